@@ -1,0 +1,1 @@
+"""runqueue's alembic environment and revisions."""

@@ -1,0 +1,1 @@
+"""The revisions: frozen snapshots that never import the live tables."""

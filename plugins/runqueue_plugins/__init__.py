@@ -1,0 +1,1 @@
+"""The plugins that come with runqueue. They import its public names only."""

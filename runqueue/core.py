@@ -1,0 +1,205 @@
+"""What the sync and the async queue share: the rules of an install, and how an operation gets its transaction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from sqlalchemy import URL, Connection, func, make_url, select
+from sqlalchemy.exc import DBAPIError
+from tenacity import AsyncRetrying, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from runqueue import values
+from runqueue.deadline import Deadlines
+from runqueue.errors import InvalidRun
+from runqueue.hooks.manager import Hooks
+from runqueue.operations.claim import Kind
+from runqueue.operations.context import Context
+from runqueue.policies import ClaimPolicy, policy
+from runqueue.schema.tables import tables
+from runqueue.schema.version import require_version
+from runqueue.settings import Settings
+from runqueue.types import Lease, RunStatus, Seconds
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Operation = Callable[Concatenate[Connection, Context, P], T]
+Handler = Callable[..., Any]
+
+log = logging.getLogger("runqueue")
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerSpec:
+    """A registered handler. Durations are seconds."""
+
+    kind: str
+    function: Handler
+    timeout: float | None
+    on_lost: Literal["retry", "fail"]
+    cancel_grace: float
+
+
+@dataclass
+class Core:
+    """One install as one process sees it."""
+
+    ctx: Context
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    handlers: dict[str, HandlerSpec] = field(default_factory=dict)
+    known_isolation: Literal["AUTOCOMMIT", "READ COMMITTED"] | None = None
+
+    @classmethod
+    def build(
+        cls,
+        schema: str,
+        claim: str | ClaimPolicy,
+        plugins: Sequence[str | object],
+        settings: Settings | None,
+    ) -> Core:
+        """Load the plugins and settle the rules. Raises PluginError and InvalidRun; touches no database."""
+        t, hooks = tables(schema), Hooks(plugins)
+        return cls(Context(t, settings or Settings(), hooks, policy(claim), hooks.claim_order(t.runs)))
+
+    def register(
+        self,
+        kind: str,
+        *,
+        timeout: Seconds | None,
+        on_lost: Literal["retry", "fail"],
+        cancel_grace: Seconds | None,
+    ) -> Callable[[Handler], Handler]:
+        """The decorator behind `queue.handler`."""
+        name = values.name(kind, field="kind")
+        if on_lost not in ("retry", "fail"):
+            raise InvalidRun("on_lost", f"must be 'retry' or 'fail', not {on_lost!r}")
+        limit = None if timeout is None else values.seconds(timeout, field="timeout")
+        if limit == 0:
+            raise InvalidRun("timeout", "must be greater than 0")
+        grace = self.ctx.settings.cancel_grace
+        if cancel_grace is not None:
+            grace = values.seconds(cancel_grace, field="cancel_grace")
+
+        def decorate(function: Handler) -> Handler:
+            if name in self.handlers:
+                raise InvalidRun("kind", f"{name!r} has a handler already")
+            self.handlers[name] = HandlerSpec(name, function, limit, on_lost, grace)
+            return function
+
+        return decorate
+
+    def kinds(self, names: Iterable[str] | None) -> list[Kind] | None:
+        """What a claim must know of the kinds: the rules of the registered handlers, defaults for others."""
+        if names is None:
+            return None
+        return [self._kind(values.name(x, field="kinds")) for x in names]
+
+    def _kind(self, name: str) -> Kind:
+        spec = self.handlers.get(name)
+        if spec is None:
+            return Kind(name)
+        settings = self.ctx.settings
+        # the worker ends a handler at its timeout; this is for a worker that cannot, and must come clearly later
+        deadline = None if spec.timeout is None else spec.timeout + spec.cancel_grace + settings.lease
+        return Kind(name, deadline, spec.on_lost)
+
+    def isolation(self, connection: Connection) -> Literal["AUTOCOMMIT", "READ COMMITTED"]:
+        """How single statements are run: without BEGIN and COMMIT, two round trips less, where that is safe.
+
+        The first call checks the schema, and what a statement outside a transaction would run at: a role or database
+        may have another default than READ COMMITTED, under which claims would fail instead of skipping rows.
+        """
+        if self.known_isolation is None:
+            require_version(connection, self.ctx.t.schema)
+            default = connection.execute(select(func.current_setting("default_transaction_isolation"))).scalar_one()
+            self.known_isolation = "AUTOCOMMIT" if default == "read committed" else "READ COMMITTED"
+        return self.known_isolation
+
+    def call(self, connection: Connection, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation on a connection of ours that is in AUTOCOMMIT, under the client-side deadline."""
+        with self.guard(connection):
+            return operation(connection, self.ctx, *args, **kwargs)
+
+    def call_in_transaction(
+        self, connection: Connection, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation in a transaction of its own, the commit included in the client-side deadline."""
+        with self.guard(connection), connection.begin():
+            self.isolation(connection)
+            return operation(connection, self.ctx, *args, **kwargs)
+
+    def guard(self, connection: Connection) -> AbstractContextManager[None]:
+        """The client-side deadline of a call on this connection."""
+        return self.deadlines.guard(connection, self.ctx.settings.statement_timeout)
+
+    def batch(self, limit: int) -> int:
+        """Check the size of a batch."""
+        return values.integer(limit, field="limit", low=1, high=10_000)
+
+    def lease(self, lease: Seconds | None) -> float:
+        """The length of a lease, in seconds."""
+        return self.ctx.settings.lease if lease is None else values.seconds(lease, field="lease")
+
+    def results(self, done: Iterable[tuple[Lease, Any]]) -> list[tuple[Lease, str | None]]:
+        """Encode results. Raises InvalidRun before anything is written."""
+        return [(lease, None if x is None else self.encode(x, "result")) for lease, x in done]
+
+    def encode(self, value: Any, what: Literal["result", "checkpoint", "event"]) -> str:
+        """A value as JSON text, within the limits for what it is."""
+        settings = self.ctx.settings
+        limit = {
+            "result": settings.result_limit,
+            "checkpoint": settings.checkpoint_limit,
+            "event": settings.event_limit,
+        }[what]
+        return values.encode(value, field=what, limit=limit, depth=settings.json_depth)
+
+    def filters(
+        self, tenant_id: str | None, queue: str | None, kind: str | None, status: RunStatus | str | None
+    ) -> dict[str, str]:
+        """The filters of `list` that were given."""
+        given = {"tenant_id": tenant_id, "queue": queue, "kind": kind}
+        found = {name: values.name(x, field=name) for name, x in given.items() if x is not None}
+        if status is not None:
+            try:
+                found["status"] = RunStatus(status).value
+            except ValueError:
+                raise InvalidRun("status", f"must be one of {', '.join(RunStatus)}, not {status!r}") from None
+        return found
+
+
+def retrying() -> Retrying:
+    """For a whole transaction of ours that lost a deadlock or a serialization race; never for the caller's."""
+    return Retrying(retry=retry_if_exception(_lost_a_race), stop=_STOP, wait=_WAIT, reraise=True)
+
+
+def async_retrying() -> AsyncRetrying:
+    """The same for coroutines."""
+    return AsyncRetrying(retry=retry_if_exception(_lost_a_race), stop=_STOP, wait=_WAIT, reraise=True)
+
+
+_STOP = stop_after_attempt(5)
+_WAIT = wait_random_exponential(multiplier=0.01, max=0.5)
+
+
+def _lost_a_race(error: BaseException) -> bool:
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in {"40001", "40P01"}
+
+
+def database_url(url: str | URL, drivername: str) -> URL:
+    """A URL with our driver; what the application chose, `postgresql://` or another driver, is its own business."""
+    return make_url(url).set(drivername=drivername)
+
+
+def connect_args(settings: Settings) -> dict[str, Any]:
+    """libpq options of engines that we make ourselves."""
+    return {"connect_timeout": max(1, round(settings.connect_timeout)), "application_name": "runqueue"}
+
+
+def delay_of(delay: Seconds | None) -> float:
+    """A delay in seconds."""
+    return 0.0 if delay is None else values.seconds(delay, field="delay")
+

@@ -1,0 +1,85 @@
+"""One plugin manager per queue, with a typed method for each hook."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+from sqlalchemy import Table
+
+from runqueue.errors import PluginError
+from runqueue.hooks import specs
+from runqueue.order import ClaimOrder
+from runqueue.settings import Settings
+
+DEFAULTS = ("priority", "backoff", "redaction")
+"""What decides where no named plugin does. These are plugins like any other."""
+
+log = logging.getLogger("runqueue.hooks")
+
+
+class Hooks:
+    """The plugins of one queue. The defaults are registered first, so a named plugin is asked before them."""
+
+    def __init__(self, plugins: Sequence[str | object] = ()) -> None:
+        self._manager = pluggy.PluginManager(specs.PROJECT)
+        self._manager.add_hookspecs(specs)
+        for plugin in (*DEFAULTS, *plugins):
+            self._register(plugin)
+        try:
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            raise PluginError(f"a hook that does not exist: {error}") from error
+
+    def _register(self, plugin: str | object) -> None:
+        name = plugin if isinstance(plugin, str) else getattr(plugin, "__name__", type(plugin).__name__)
+        implementation = _load(plugin) if isinstance(plugin, str) else plugin
+        try:
+            self._manager.register(implementation, name)
+        except (ValueError, pluggy.PluginValidationError) as error:
+            raise PluginError(f"the plugin {name!r} cannot be used: {error}") from error
+
+    def claim_order(self, runs: Table) -> ClaimOrder:
+        """The order of the plugin that answers first."""
+        order = self._manager.hook.runqueue_claim_order(runs=runs)
+        if not isinstance(order, ClaimOrder):
+            raise PluginError(f"runqueue_claim_order must return a ClaimOrder, not {order!r}")
+        return order
+
+    def retry_delay(self, kind: str, attempts: int, error_code: str, settings: Settings) -> float:
+        """Seconds until the next attempt, `math.inf` for none."""
+        hook = self._manager.hook.runqueue_retry_delay
+        delay: Any = hook(kind=kind, attempts=attempts, error_code=error_code, settings=settings)
+        if not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:
+            raise PluginError(f"runqueue_retry_delay must return seconds, not {delay!r}")
+        return float(delay)
+
+    def redact(self, text: str) -> str:
+        """What may be stored of an error's text. Never fails: what cannot be redacted is not stored."""
+        try:
+            redacted = self._manager.hook.runqueue_redact(text=text)
+        except Exception:
+            log.exception("a redaction plugin failed; the text is withheld")
+            return "[withheld: redaction failed]"
+        return redacted if isinstance(redacted, str) else "[withheld: nothing redacts]"
+
+
+def _load(name: str) -> object:
+    found: Sequence[EntryPoint] = tuple(entry_points(group=specs.PROJECT, name=name))
+    if not found:
+        installed = sorted(x.name for x in entry_points(group=specs.PROJECT))
+        near = difflib.get_close_matches(name, installed, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise PluginError(f"no plugin {name!r} is installed{hint} (installed: {', '.join(installed) or 'none'})")
+    if len(found) > 1:
+        owners = ", ".join(x.dist.name if x.dist else "?" for x in found)
+        raise PluginError(f"several distributions bring a plugin {name!r}: {owners}")
+    try:
+        return found[0].load()
+    except Exception as error:
+        raise PluginError(f"the plugin {name!r} cannot be imported: {error!r}") from error

@@ -1,0 +1,94 @@
+"""Claiming runs and renewing their leases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Executable, Row
+
+from runqueue.operations.context import Context
+from runqueue.operations.rows import run_of
+from runqueue.statements import journal
+from runqueue.statements.claim import claim as claim_statement
+from runqueue.statements.lease import heartbeat as heartbeat_statement
+from runqueue.types import ClaimedRun, Heartbeat, Lease
+from runqueue.values import decode
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind that a claimer handles. `deadline`: seconds from the claim after which no heartbeat helps any more."""
+
+    name: str
+    deadline: float | None = None
+    on_lost: str = "retry"
+
+
+@lru_cache(maxsize=64)
+def statement(ctx: Context, any_kind: bool) -> Executable:
+    """The claim statement of a queue."""
+    return claim_statement(ctx.t, ctx.order, ctx.policy.arms(), any_kind=any_kind)
+
+
+def claim(
+    connection: Connection,
+    ctx: Context,
+    worker_id: str,
+    queues: Sequence[str],
+    batch: int,
+    kinds: Sequence[Kind] | None,
+    lease: float,
+) -> list[ClaimedRun]:
+    """Lease at most `batch` runs to `worker_id` for `lease` seconds, in the claim order. One statement.
+
+    With `kinds` None, runs of every kind.
+    """
+    parameters: dict[str, Any] = {
+        "queues": list(queues),
+        "batch": batch,
+        "lease": lease,
+        "worker": worker_id,
+        "retry_base": ctx.settings.retry_base,
+        "retry_cap": ctx.settings.retry_cap,
+    }
+    if kinds is not None:
+        parameters["kinds"] = [x.name for x in kinds]
+        parameters["deadlines"] = [x.deadline for x in kinds]
+        parameters["on_lost"] = [x.on_lost for x in kinds]
+    rows = connection.execute(statement(ctx, kinds is None), parameters).all()
+    late = _late_checkpoints(connection, ctx, rows)
+    return [_claimed(row, late) for row in rows]
+
+
+def _claimed(row: Row[Any], late: dict[UUID, str]) -> ClaimedRun:
+    lease = Lease(row.id, row.fencing_token, row.locked_until)
+    checkpoint = late.get(row.id, row.checkpoint_json)
+    return ClaimedRun(run_of(row), lease, row.time_left, decode(checkpoint))
+
+
+def _late_checkpoints(connection: Connection, ctx: Context, rows: Sequence[Row[Any]]) -> dict[UUID, str]:
+    """Checkpoints that were committed between the claim's snapshot and its lock: a second statement sees them."""
+    missed = [row.id for row in rows if row.checkpoint_seq and row.checkpoint_found is None]
+    if not missed:
+        return {}
+    return {row.run_id: row.state for row in connection.execute(journal.checkpoints(ctx.t), {"ids": missed})}
+
+
+def heartbeat(connection: Connection, ctx: Context, leases: Sequence[Lease], lease: float) -> list[Heartbeat]:
+    """Renew the leases for `lease` seconds from now, all with one statement; say what became of each, in order."""
+    if not leases:
+        return []
+    parameters = {"ids": [x.run_id for x in leases], "tokens": [x.fencing_token for x in leases], "lease": lease}
+    found = {(row.id, row.token): row for row in connection.execute(heartbeat_statement(ctx.t), parameters)}
+    return [_heartbeat(x, found[x.run_id, x.fencing_token]) for x in leases]
+
+
+def _heartbeat(lease: Lease, row: Row[Any]) -> Heartbeat:
+    if not row.renewed and not row.held:
+        return Heartbeat(lease, renewed=False, lost=True, cancel_requested=False, time_left=0.0)
+    now = Lease(lease.run_id, lease.fencing_token, row.locked_until)
+    return Heartbeat(now, row.renewed, lost=False, cancel_requested=row.cancel_requested, time_left=row.time_left)

@@ -1,0 +1,38 @@
+"""What every operation needs to know of its queue."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from runqueue.hooks.manager import Hooks
+from runqueue.order import ClaimOrder
+from runqueue.policies import ClaimPolicy
+from runqueue.schema.tables import Tables
+from runqueue.settings import Settings
+
+
+@dataclass(frozen=True)
+class Context:
+    """The tables, rules and settings of one queue; immutable, shared by all threads."""
+
+    t: Tables
+    settings: Settings
+    hooks: Hooks
+    policy: ClaimPolicy
+    order: ClaimOrder
+
+    @cached_property
+    def channel(self) -> str:
+        """The NOTIFY channel of the install."""
+        return f"runqueue_{self.t.schema}"
+
+
+def work_hint(queue: str) -> str:
+    """The wake-up for a queue: a hash, because any role of the database may listen, and names may be long or secret."""
+    return "work:" + hashlib.blake2s(queue.encode(), digest_size=6).hexdigest()
+
+
+STOP_HINT = "stop"
+"""The wake-up for a requested cancel: workers renew their leases now, and hear of it."""

@@ -1,0 +1,188 @@
+"""The tables as SQLAlchemy Core sees them. The migrations are the authority; a test compares the two."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from runqueue.errors import InvalidRun
+
+SCHEMA_VERSION = 1
+"""What this release needs; `migrate` records it as the comment of `agent_runs`."""
+
+COMMENT = "runqueue schema "
+
+RUN_COLUMNS = (
+    "id tenant_id queue kind status priority attempts max_attempts available_at locked_until locked_by fencing_token "
+    "settled_token cancel_requested_at cancel_reason budget_json input_json result_json error_code error_message "
+    "idempotency_key parent_id on_lost deadline_at event_seq checkpoint_seq created_at updated_at finished_at"
+).split()
+
+FINITE = (
+    "isfinite(available_at) and available_at < '9999-01-01 00:00:00+00' and isfinite(created_at) "
+    "and isfinite(updated_at) and isfinite(coalesce(locked_until, created_at)) "
+    "and isfinite(coalesce(finished_at, created_at)) and isfinite(coalesce(cancel_requested_at, created_at)) "
+    "and isfinite(coalesce(deadline_at, created_at))"
+)
+
+RUN_CHECKS = {
+    "status": "status in ('pending', 'leased', 'done', 'dead', 'cancelled')",
+    "leased": "(status = 'leased') = (locked_by is not null) and (locked_by is null) = (locked_until is null)",
+    "finished": "(status in ('done', 'dead', 'cancelled')) = (finished_at is not null)",
+    "attempts": "attempts between 0 and max_attempts and max_attempts > 0",
+    "tokens": "settled_token between 0 and fencing_token",
+    "on_lost": "on_lost in ('retry', 'fail')",
+    "times": FINITE,
+}
+
+_SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+
+
+def schema_name(name: str) -> str:
+    """Check a schema's name; it also names the NOTIFY channel, which PostgreSQL cuts at 63 bytes without a word."""
+    if not isinstance(name, str) or not _SCHEMA_NAME.fullmatch(name) or name.startswith("pg_"):
+        raise InvalidRun("schema", f"must match {_SCHEMA_NAME.pattern} and not start with pg_, not {name!r}")
+    return name
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The tables of one install. Statements take this value, and are built once for it."""
+
+    schema: str
+    metadata: MetaData
+    runs: Table
+    history: Table
+    events: Table
+    checkpoints: Table
+    keys: Table
+    pauses: Table
+
+
+def _time(name: str, *, nullable: bool = True, now: bool = False) -> Column[object]:
+    default = text("clock_timestamp()") if now else None
+    return Column(name, DateTime(timezone=True), nullable=nullable, server_default=default)
+
+
+def _run_columns() -> list[Column[object]]:
+    number = {"nullable": False, "server_default": text("0")}
+    return [
+        Column("id", Uuid, primary_key=True),
+        Column("tenant_id", Text, nullable=False),
+        Column("queue", Text, nullable=False, server_default=text("'default'")),
+        Column("kind", Text, nullable=False),
+        Column("status", Text, nullable=False, server_default=text("'pending'")),
+        Column("priority", Integer, **number),  # type: ignore[arg-type]  # shared keyword arguments
+        Column("attempts", Integer, **number),  # type: ignore[arg-type]
+        Column("max_attempts", Integer, nullable=False, server_default=text("3")),
+        _time("available_at", nullable=False, now=True),
+        _time("locked_until"),
+        Column("locked_by", Text),
+        Column("fencing_token", BigInteger, **number),  # type: ignore[arg-type]
+        Column("settled_token", BigInteger, **number),  # type: ignore[arg-type]
+        _time("cancel_requested_at"),
+        Column("cancel_reason", Text),
+        Column("budget_json", JSONB),
+        Column("input_json", JSONB),
+        Column("result_json", JSONB),
+        Column("error_code", Text),
+        Column("error_message", Text),
+        Column("idempotency_key", Text),
+        Column("parent_id", Uuid),
+        Column("on_lost", Text, nullable=False, server_default=text("'retry'")),
+        _time("deadline_at"),
+        Column("event_seq", BigInteger, **number),  # type: ignore[arg-type]
+        Column("checkpoint_seq", BigInteger, **number),  # type: ignore[arg-type]
+        _time("created_at", nullable=False, now=True),
+        _time("updated_at", nullable=False, now=True),
+        _time("finished_at"),
+    ]
+
+
+def _history_columns() -> list[Column[object]]:
+    columns = [Column(c.name, c.type, nullable=c.nullable) for c in _run_columns()]
+    for column in columns:
+        if column.name in {"id", "finished_at"}:
+            column.primary_key, column.nullable = True, False
+    return columns
+
+
+@cache
+def tables(schema: str) -> Tables:
+    """The tables of the install in `schema`. Raises InvalidRun for a name that is not a plain identifier."""
+    metadata = MetaData(schema=schema_name(schema))
+    runs = Table(
+        "agent_runs",
+        metadata,
+        *_run_columns(),
+        *(CheckConstraint(rule, name=f"agent_runs_{name}_check") for name, rule in RUN_CHECKS.items()),
+        comment=f"{COMMENT}{SCHEMA_VERSION}",
+        postgresql_with={"fillfactor": "70"},
+    )
+    pending, leased = text("status = 'pending'"), text("status = 'leased'")
+    Index(
+        "agent_runs_claim_idx",
+        runs.c.queue,
+        runs.c.kind,
+        runs.c.priority.desc(),
+        runs.c.available_at,
+        runs.c.id,
+        postgresql_where=pending,
+    )
+    Index("agent_runs_leased_idx", runs.c.id, postgresql_where=leased)
+    history = Table(
+        "agent_runs_history", metadata, *_history_columns(), postgresql_partition_by="RANGE (finished_at)"
+    )
+    events = Table(
+        "agent_run_events",
+        metadata,
+        Column("run_id", Uuid, primary_key=True),
+        Column("seq", BigInteger, primary_key=True, autoincrement=False),
+        Column("type", Text, nullable=False),
+        Column("data_json", JSONB),
+        _time("created_at", nullable=False, now=True),
+    )
+    checkpoints = Table(
+        "agent_run_checkpoints",
+        metadata,
+        Column("run_id", Uuid, primary_key=True),
+        Column("seq", BigInteger, primary_key=True, autoincrement=False),
+        Column("fencing_token", BigInteger, nullable=False),
+        Column("state_json", JSONB),
+        _time("created_at", nullable=False, now=True),
+    )
+    keys = Table(
+        "agent_run_keys",
+        metadata,
+        Column("tenant_id", Text, primary_key=True),
+        Column("kind", Text, primary_key=True),
+        Column("idempotency_key", Text, primary_key=True),
+        Column("run_id", Uuid, nullable=False),
+        Column("input_digest", Text, nullable=False),
+        _time("created_at", nullable=False, now=True),
+    )
+    pauses = Table(
+        "agent_run_pauses",
+        metadata,
+        Column("queue", Text, primary_key=True),
+        Column("kind", Text, primary_key=True, server_default=text("''")),
+        Column("reason", Text),
+        _time("created_at", nullable=False, now=True),
+    )
+    return Tables(schema, metadata, runs, history, events, checkpoints, keys, pauses)

@@ -1,0 +1,150 @@
+"""One run in the hands of this process: its lease, its handler, and what it was told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from runqueue.core import Core, HandlerSpec
+from runqueue.types import ClaimedRun, Lease
+from runqueue.worker.decide import stop_by
+from runqueue.worker.outcome import Outcome, Stop, of_error, of_return, of_stop
+
+
+class Execution:
+    """State shared by the control, heartbeat and watchdog threads and the handler; each field has one writer or a lock.
+
+    A handler that is told to stop gets a flag, then, if it is a coroutine, a cancellation, and in the end is given up:
+    its run is settled without it, and all that it still tries to write is refused.
+    """
+
+    def __init__(self, core: Core, claimed: ClaimedRun, spec: HandlerSpec, sent: float) -> None:
+        self.core = core
+        self.claimed = claimed
+        self.spec = spec
+        self.lease: Lease = claimed.lease
+        self.stop_by = stop_by(sent, claimed.time_left)
+        self.started = time.monotonic()
+        self.stop: Stop | None = None
+        self.cancel_requested = threading.Event()
+        self.on_cancel: Callable[[], None] = lambda: None
+        self.ended = threading.Event()
+        self.force_at: float | None = None
+        self.abandon_at: float | None = None
+        self.forced = False
+        self._settled = False
+        self._lock = threading.Lock()
+        self._task: asyncio.Task[object] | None = None
+        self._future: Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler is a coroutine function."""
+        return asyncio.iscoroutinefunction(self.spec.function)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the right to write is gone."""
+        return self.stop is Stop.LOST
+
+    @property
+    def writable(self) -> bool:
+        """Whether the handler may still write: not lost, not settled without it."""
+        return not self.lost and not self._settled
+
+    def renewed(self, lease: Lease, sent: float, time_left: float) -> None:
+        """A heartbeat was accepted."""
+        self.lease = lease
+        self.stop_by = stop_by(sent, time_left)
+
+    # ------------------------------------------------------------------------------------------------- being told
+
+    def tell(self, stop: Stop, *, force_in: float, abandon_in: float) -> bool:
+        """Tell the handler to stop: a flag now, a cancellation in `force_in` seconds, given up `abandon_in` after that.
+
+        The first reason counts, but a lost lease overrules any. Returns whether this call was the one that counted.
+        """
+        with self._lock:
+            if self.stop is stop or self.lost or (self.stop is not None and stop is not Stop.LOST):
+                return False
+            self.stop = stop
+            now = time.monotonic()
+            self.force_at, self.abandon_at = now + force_in, now + force_in + abandon_in
+        self.cancel_requested.set()
+        self.on_cancel()
+        return True
+
+    def next_step(self) -> float | None:
+        """When the watchdog has to do something next."""
+        if self.stop is None:
+            timeout = None if self.spec.timeout is None else self.started + self.spec.timeout
+            return self.stop_by if timeout is None else min(timeout, self.stop_by)
+        if not self.forced:
+            return self.force_at
+        return None if self._settled else self.abandon_at
+
+    def force(self) -> None:
+        """Cancel the coroutine; a thread cannot be stopped, only asked."""
+        with self._lock:
+            self.forced = True
+            if self._task is not None and self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def claim_settlement(self) -> bool:
+        """Take the right to settle the run; exactly one caller gets it: the handler's end, or who gives it up."""
+        with self._lock:
+            if self._settled:
+                return False
+            self._settled = True
+            return True
+
+    def give_up(self) -> Outcome | None:
+        """What to write for a handler that did not stop."""
+        assert self.stop is not None
+        return of_stop(self.stop)
+
+    # --------------------------------------------------------------------------------------------------- running
+
+    def start_task(
+        self, loop: asyncio.AbstractEventLoop, call: Callable[[], object], done: Callable[[Outcome | None], None]
+    ) -> None:
+        """Run a coroutine handler on a loop; `done` hears its outcome, on that loop's thread."""
+        self._loop = loop
+        self._future = asyncio.run_coroutine_threadsafe(self._run_task(call, done), loop)
+
+    async def _run_task(self, call: Callable[[], object], done: Callable[[Outcome | None], None]) -> None:
+        task = asyncio.current_task()
+        with self._lock:
+            self._task, forced = task, self.forced
+        outcome: Outcome | None
+        try:
+            if forced:
+                raise asyncio.CancelledError
+            result = await call()  # type: ignore[misc]  # the handler is a coroutine function
+            outcome = of_return(self.core, result)
+        except BaseException as error:  # noqa: BLE001 - SystemExit and the like end the run, not the worker
+            outcome = of_error(self.core, self.claimed.lease, error, self.stop)
+        with self._lock:
+            self._task = None
+        self._end(outcome, done)
+
+    def start_thread(self, call: Callable[[], object], done: Callable[[Outcome | None], None]) -> None:
+        """Run a plain handler in a thread of its own; `done` hears its outcome, on that thread."""
+        name = f"runqueue-run-{self.claimed.run.id}"
+        threading.Thread(target=self._run_thread, args=(call, done), name=name, daemon=True).start()
+
+    def _run_thread(self, call: Callable[[], object], done: Callable[[Outcome | None], None]) -> None:
+        outcome: Outcome | None
+        try:
+            outcome = of_return(self.core, call())
+        except BaseException as error:  # noqa: BLE001 - SystemExit and the like end the run, not the worker
+            outcome = of_error(self.core, self.claimed.lease, error, self.stop)
+        self._end(outcome, done)
+
+    def _end(self, outcome: Outcome | None, done: Callable[[Outcome | None], None]) -> None:
+        self.ended.set()
+        done(None if self.lost else outcome)

@@ -1,0 +1,184 @@
+"""A fresh, migrated, audited database for each test. Postgres comes from RUNQUEUE_TEST_DSN, else it is started here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, NullPool, create_engine, make_url, text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from support import audit
+from support.postgres import SPEED, new_home, programs
+from support.proxy import Proxy
+from support.tools import autocommit, eventually, with_database
+
+from runqueue.devdb import database
+from runqueue.settings import Settings
+
+if TYPE_CHECKING:
+    from runqueue import AsyncRunQueue, RunQueue
+
+DSN, HOME = "RUNQUEUE_TEST_DSN", "RUNQUEUE_TEST_HOME"
+POLICIES = ["reaper", "takeover"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the slow tests too (or RUNQUEUE_SLOW=1)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "audit(skip=(), off=False): which invariants are not checked after the test")
+    if not hasattr(config, "workerinput") and DSN not in os.environ:
+        # in the environment, so that the workers of xdist find it: they share the server that lives there
+        os.environ[HOME] = str(new_home())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and HOME in os.environ:
+        shutil.rmtree(os.environ.pop(HOME), ignore_errors=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--slow") or os.environ.get("RUNQUEUE_SLOW") == "1":
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """A server on which databases may be made; the last of the processes that share it stops it."""
+    if DSN in os.environ:
+        yield make_url(os.environ[DSN]).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+    else:
+        with database(Path(os.environ[HOME]), settings=SPEED, programs=programs()) as url:
+            yield url
+
+
+@pytest.fixture(scope="session")
+def template(server_url: str) -> Iterator[str]:
+    """The name of a database with the schema, the indexes of both policies, and the audit."""
+    from runqueue.policies import policy
+    from runqueue.schema import migrate
+    from runqueue.schema.tables import tables
+
+    with _new_database(server_url) as url:
+        engine = create_engine(url, poolclass=NullPool)
+        indexes = [index for name in POLICIES for index in policy(name).indexes(tables("runqueue"))]
+        migrate.upgrade(engine, indexes=tuple(indexes))
+        with engine.begin() as connection:
+            audit.install(connection)
+        yield str(make_url(url).database)
+
+
+@pytest.fixture
+def blank_url(server_url: str) -> Iterator[str]:
+    """A database with nothing in it, for migrations and hosts. Nothing is audited."""
+    with _new_database(server_url) as url:
+        yield url
+        _at_rest(url)
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, server_url: str, template: str) -> Iterator[str]:
+    """A migrated database of the test's own. After the test the invariants must hold, and nobody be busy in it."""
+    marker = request.node.get_closest_marker("audit")
+    options = dict(marker.kwargs) if marker else {}
+    with _new_database(server_url, template) as url:
+        yield url
+        _at_rest(url)
+        if not options.pop("off", False):
+            with autocommit(url) as connection:
+                audit.check(connection, **options)
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    """The application's engine."""
+    engine = create_engine(url)
+    yield engine
+    held = engine.pool.checkedout()  # type: ignore[attr-defined]
+    engine.dispose()
+    assert held == 0, f"{held} connections were not given back to the pool"
+
+
+@pytest.fixture
+async def async_engine(url: str) -> AsyncIterator[AsyncEngine]:
+    """The application's async engine."""
+    engine = create_async_engine(url)
+    yield engine
+    held = engine.pool.checkedout()  # type: ignore[attr-defined]
+    await engine.dispose()
+    assert held == 0, f"{held} connections were not given back to the pool"
+
+
+@pytest.fixture
+def proxy(url: str) -> Iterator[Proxy]:
+    """A network in front of the database: connect to `proxy.url`, then break it."""
+    with Proxy(url) as proxy:
+        yield proxy
+
+
+@pytest.fixture(params=POLICIES)
+def policy(request: pytest.FixtureRequest) -> str:
+    """The test runs under each claim policy."""
+    return str(request.param)
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Short times, and retries that are due at once."""
+    return Settings(
+        lease=2, heartbeat=0.5, reap_interval=0.5, poll_interval=0.1, watch_interval=0.05,
+        retry_base=0, cancel_grace=1, abandon_after=1, drain_timeout=2,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def queue(engine: Engine, policy: str, settings: Settings) -> RunQueue:
+    """A queue under each policy."""
+    from runqueue import RunQueue
+
+    return RunQueue(engine, claim=policy, settings=settings)
+
+
+@pytest.fixture
+def aqueue(async_engine: AsyncEngine, policy: str, settings: Settings) -> AsyncRunQueue:
+    """An async queue under each policy."""
+    from runqueue import AsyncRunQueue
+
+    return AsyncRunQueue(async_engine, claim=policy, settings=settings)
+
+
+@contextmanager
+def _new_database(server_url: str, template: str = "template0") -> Iterator[str]:
+    name = f"runqueue_test_{uuid4().hex[:16]}"
+    with autocommit(server_url) as connection:
+        connection.exec_driver_sql(f'create database "{name}" template "{template}"')
+    try:
+        yield with_database(server_url, name)
+    finally:
+        with autocommit(server_url) as connection:
+            connection.exec_driver_sql(f'drop database if exists "{name}" with (force)')
+
+
+def _at_rest(url: str) -> None:
+    """INV7: no session of the library in a transaction, no thread of it alive."""
+    busy = text(
+        "select count(*) from pg_stat_activity where datname = current_database() "
+        "and application_name like 'runqueue%' and state like 'idle in transaction%'"
+    )
+    with autocommit(url) as connection:
+        eventually(lambda: connection.execute(busy).scalar_one() == 0, 2, what="INV7: an end of all transactions")
+    eventually(
+        lambda: not [t for t in threading.enumerate() if t.name.startswith("runqueue")], 2,
+        what="INV7: an end of the library's threads",
+    )  # fmt: skip
