@@ -33,7 +33,7 @@ from runqueue.types import (
     RunStatus,
     Seconds,
 )
-from runqueue.watch import AsyncWatcher
+from runqueue.watch import AsyncWatcher, ended, news_after
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -128,7 +128,9 @@ class AsyncRunQueue:
         )
         return (await self.enqueue_many([new], connection=connection))[0]
 
-    async def enqueue_many(self, runs: Iterable[NewRun], *, connection: AsyncConnection | AsyncSession | None = None) -> list[Run]:
+    async def enqueue_many(
+        self, runs: Iterable[NewRun], *, connection: AsyncConnection | AsyncSession | None = None
+    ) -> list[Run]:
         """Store any number of runs, all or none; return them in order. Raises as `enqueue`."""
         return await self._in(connection, produce.enqueue_many, list(runs))
 
@@ -242,7 +244,9 @@ class AsyncRunQueue:
         """Make a dead or cancelled run pending again, with all its attempts; any other is returned as it is."""
         return await self._in(connection, inspect.retry, run_id, delay_of(delay), tenant_id)
 
-    async def get(self, run_id: UUID, *, tenant_id: str | None = None, connection: AsyncConnection | AsyncSession | None = None) -> Run:
+    async def get(
+        self, run_id: UUID, *, tenant_id: str | None = None, connection: AsyncConnection | AsyncSession | None = None
+    ) -> Run:
         """The run. Raises RunNotFound."""
         return await self._in(connection, inspect.get, run_id, tenant_id)
 
@@ -262,7 +266,7 @@ class AsyncRunQueue:
 
     async def events(
         self, run_id: UUID, after: int = 0, *, limit: int = 1000, tenant_id: str | None = None
-    ) -> list[Event]:
+    ) -> Sequence[Event]:
         """The run's events numbered after+1, after+2, … that are committed, at most `limit`. Raises RunNotFound."""
         return await self._run(inspect.events, run_id, after, self.core.batch(limit), tenant_id)
 
@@ -271,18 +275,18 @@ class AsyncRunQueue:
 
         Raises RunNotFound, and Timeout when nothing new came for `timeout` seconds.
         """
-        ended = False
+        over = False
         while True:
             for event in (batch := await self.events(run_id, after)):
                 after = event.seq
                 yield event
-            if ended and not batch:
+            if over and not batch:
                 return
-            ended = (await self._await(run_id, lambda s, n=after: s[0].terminal or s[1] > n, timeout)).terminal  # type: ignore[misc]
+            over = (await self._await(run_id, news_after(after), timeout)).terminal
 
     async def wait(self, run_id: UUID, timeout: Seconds | None = None) -> Run:
         """Block until the run has ended, and return it; holds no connection. Raises Timeout and RunNotFound."""
-        await self._await(run_id, lambda state: state[0].terminal, timeout)
+        await self._await(run_id, ended, timeout)
         return await self.get(run_id)
 
     async def stats(self) -> Sequence[QueueStats]:

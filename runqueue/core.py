@@ -118,13 +118,13 @@ class Core:
             self.known_isolation = "AUTOCOMMIT" if default == "read committed" else "READ COMMITTED"
         return self.known_isolation
 
-    def call(self, connection: Connection, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self, connection: Connection, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation on a connection of ours that is in AUTOCOMMIT, under the client-side deadline."""
         with self.guard(connection):
             return operation(connection, self.ctx, *args, **kwargs)
 
     def call_in_transaction(
-        self, connection: Connection, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs
+        self, connection: Connection, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation in a transaction of its own, the commit included in the client-side deadline."""
         with self.guard(connection), connection.begin():
@@ -202,4 +202,3 @@ def connect_args(settings: Settings) -> dict[str, Any]:
 def delay_of(delay: Seconds | None) -> float:
     """A delay in seconds."""
     return 0.0 if delay is None else values.seconds(delay, field="delay")
-

@@ -17,9 +17,12 @@ from contextlib import AbstractContextManager, contextmanager
 
 from sqlalchemy import Connection
 
+IDLE = 1.0
+"""How long the timer thread stays without a call, in seconds."""
+
 
 class Deadlines:
-    """One timer thread for all calls of a queue; it starts with the first call and sleeps while there are none."""
+    """One timer thread for all calls of a queue; it starts with a call, and ends when there were none for a while."""
 
     def __init__(self) -> None:
         self._wake = threading.Condition()
@@ -37,7 +40,9 @@ class Deadlines:
     @contextmanager
     def guard_socket(self, fileno: int, seconds: float) -> Iterator[None]:
         """Shut the socket down if the block is not left within `seconds`."""
-        call = self._add(os.dup(fileno), time.monotonic() + seconds)  # a duplicate cannot be closed and reused meanwhile
+        call = self._add(
+            os.dup(fileno), time.monotonic() + seconds
+        )  # a duplicate cannot be closed and reused meanwhile
         try:
             yield
         except BaseException as error:
@@ -74,12 +79,13 @@ class Deadlines:
             while True:
                 while self._due and self._due[0][1] not in self._calls:
                     heapq.heappop(self._due)
-                wait = self._due[0][0] - time.monotonic() if self._due else None
-                if wait is not None and wait <= 0:
+                wait = self._due[0][0] - time.monotonic() if self._due else IDLE
+                if wait <= 0:
                     _, call = heapq.heappop(self._due)
                     _cut(self._calls.pop(call))
-                else:
-                    self._wake.wait(wait)
+                elif not self._wake.wait(wait) and not self._due:
+                    self._thread = None
+                    return
 
 
 def _cut(fileno: int) -> None:

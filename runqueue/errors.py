@@ -72,7 +72,7 @@ class PluginError(RunqueueError):
     """A plugin is missing, broken, misspelt or in conflict with another."""
 
 
-class Retry(RunqueueError):  # noqa: N818 - an instruction, named as the handler says it
+class Retry(RunqueueError):
     """Raised in a handler: end this attempt and try again, after `delay` seconds where given.
 
     Without `delay` the retry policy decides. The attempt is charged.
@@ -83,11 +83,11 @@ class Retry(RunqueueError):  # noqa: N818 - an instruction, named as the handler
         self.delay = delay
 
 
-class Discard(RunqueueError):  # noqa: N818 - an instruction, named as the handler says it
+class Discard(RunqueueError):
     """Raised in a handler: this run can never succeed; it ends as `dead` at once."""
 
 
-class Snooze(RunqueueError):  # noqa: N818 - an instruction, named as the handler says it
+class Snooze(RunqueueError):
     """Raised in a handler: give the run back, to be claimed again after `delay` seconds. No attempt is charged."""
 
     def __init__(self, delay: float, reason: str = "snooze") -> None:

@@ -29,11 +29,15 @@ def describe(error: BaseException | str) -> tuple[str, str]:
     code has at most 200 bytes, the message 64 KiB; it is not redacted yet. Never raises.
     """
     try:
-        if issubclass(type(error), str):
+        if _is(error, str):
             return "error", clean(error, _MESSAGE)  # type: ignore[arg-type]
-        return _code(error), clean(_story(error), _MESSAGE)
+        code = _code(error)
     except BaseException:
-        return _UNKNOWN, "this failure could not be described"
+        code = _UNKNOWN
+    try:
+        return code, clean(_story(error), _MESSAGE)
+    except BaseException:
+        return code, "<this failure could not be described>"
 
 
 def _story(error: Any) -> str:
@@ -79,9 +83,9 @@ def _message(error: Any) -> str:
     else:
         text = _text(error)
     notes = _ask(error, "__notes__", None)
-    if isinstance(notes, list | tuple):
+    if _is(notes, (list, tuple)):
         text = "\n".join([text, *(_text(note) for note in notes[:_NOTES])])
-    return f"{text} [{_leaves(error)}]" if _grouped(error) else text
+    return f"{text} [{_leaves(error)}]" if _is(error, BaseExceptionGroup) else text
 
 
 def _wrapped(error: Any) -> Any:
@@ -93,7 +97,7 @@ def _driver(error: Any) -> str:
     """The first line of a driver's error, with its SQLSTATE. The lines after it quote values of the row."""
     state = _ask(error, "sqlstate", None) or _ask(error, "pgcode", None)
     line = _first_line(_text(error))
-    return f"{line} (sqlstate {clean(state, 20)})" if isinstance(state, str) else line
+    return f"{line} (sqlstate {clean(state, 20)})" if _is(state, str) else line
 
 
 def _leaves(group: Any) -> str:
@@ -105,18 +109,20 @@ def _leaves(group: Any) -> str:
         if not todo:
             break
         item = todo.pop()
-        inner = _ask(item, "exceptions", None) if _grouped(item) else None
-        if isinstance(inner, list | tuple):
+        grouped = _is(item, BaseExceptionGroup)
+        inner: Any = _ask(item, "exceptions", None) if grouped else None
+        if _is(inner, (list, tuple)):
             todo.extend(reversed(inner[:_VISITS]))
-        elif _grouped(item) or len(found) == _LEAVES:
+        elif grouped or len(found) == _LEAVES:
             more += 1
         else:
             found.append(_headline(item))
     return "; ".join(found) + (f"; {more} more" if more else "")
 
 
-def _grouped(error: Any) -> bool:
-    return issubclass(type(error), BaseExceptionGroup)
+def _is(thing: Any, kinds: type | tuple[type, ...]) -> bool:
+    """What isinstance tells, without believing the object's own `__class__`."""
+    return issubclass(type(thing), kinds)
 
 
 def _has(error: Any, *attributes: str) -> bool:
@@ -126,7 +132,7 @@ def _has(error: Any, *attributes: str) -> bool:
 def _argument(error: Any) -> str:
     """The text that an exception was made with."""
     args = _ask(error, "args", None)
-    return _text(args[0]) if isinstance(args, tuple) and args else ""
+    return _text(args[0]) if _is(args, tuple) and args else ""
 
 
 def _first_line(text: str) -> str:

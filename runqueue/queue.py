@@ -33,7 +33,7 @@ from runqueue.types import (
     RunStatus,
     Seconds,
 )
-from runqueue.watch import Watcher
+from runqueue.watch import Watcher, ended, news_after
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -260,7 +260,7 @@ class RunQueue:
 
     def events(
         self, run_id: UUID, after: int = 0, *, limit: int = 1000, tenant_id: str | None = None
-    ) -> list[Event]:
+    ) -> Sequence[Event]:
         """The run's events numbered after+1, after+2, … that are committed, at most `limit`. Raises RunNotFound."""
         return self._run(inspect.events, run_id, after, self.core.batch(limit), tenant_id)
 
@@ -269,18 +269,18 @@ class RunQueue:
 
         Raises RunNotFound, and Timeout when nothing new came for `timeout` seconds.
         """
-        ended = False
+        over = False
         while True:
             for event in (batch := self.events(run_id, after)):
                 after = event.seq
                 yield event
-            if ended and not batch:
+            if over and not batch:
                 return
-            ended = self._await(run_id, lambda s, n=after: s[0].terminal or s[1] > n, timeout).terminal  # type: ignore[misc]
+            over = self._await(run_id, news_after(after), timeout).terminal
 
     def wait(self, run_id: UUID, timeout: Seconds | None = None) -> Run:
         """Block until the run has ended, and return it; holds no connection. Raises Timeout and RunNotFound."""
-        self._await(run_id, lambda state: state[0].terminal, timeout)
+        self._await(run_id, ended, timeout)
         return self.get(run_id)
 
     def stats(self) -> Sequence[QueueStats]:
@@ -336,9 +336,7 @@ class RunQueue:
         self.core.isolation(connection)
         return operation(connection, self.core.ctx, *args, **kwargs)
 
-    def _await(
-        self, run_id: UUID, done: Callable[[tuple[RunStatus, int]], bool], timeout: Seconds | None
-    ) -> RunStatus:
+    def _await(self, run_id: UUID, done: Callable[[tuple[RunStatus, int]], bool], timeout: Seconds | None) -> RunStatus:
         seen: list[RunStatus] = []
 
         def look(state: tuple[RunStatus, int] | None) -> bool:

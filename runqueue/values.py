@@ -52,7 +52,7 @@ def encode(value: Any, *, field: str, limit: int, depth: int = 64) -> str:
     UTF-8 that the text may have, `depth` the most containers inside each other. Raises `InvalidRun` with the path of
     the first thing that cannot be stored and read back unchanged, such as `input.order.items[3].name`.
     """
-    ceiling = 8 * limit + 2**20
+    ceiling = 4 * limit + 2**16
     if not _ordinary(value, ceiling, depth):
         _explain(value, field, limit, ceiling, depth)
     try:
@@ -225,11 +225,12 @@ def _explain(value: Any, field: str, limit: int, ceiling: int, depth: int) -> No
             if ceiling >= 0:
                 members = _members(path, item)
                 ceiling -= sum(map(len, item)) if issubclass(kind, dict) else 0
-                todo += [(step, member, (*outer, id(item))) for step, member in reversed(members)]
+                inner = (*outer, id(item))
+                todo += [(step, member, inner) for step, member in reversed(members)]
         elif item is not None:
             raise InvalidRun(path, _conversion(item))
         if ceiling < 0:
-            raise InvalidRun(field, f"must be at most {limit} bytes as JSON, not more than {8 * limit + 2**20}")
+            raise InvalidRun(field, f"must be at most {limit} bytes as JSON, not more than {4 * limit}")
 
 
 def _members(path: str, box: Any) -> list[tuple[str, Any]]:

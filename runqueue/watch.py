@@ -1,4 +1,4 @@
-"""Watching runs: any number of waiters and event readers of a process share one statement an interval, and no connection.
+"""Watching runs: all waiters and event readers of a process share one statement an interval, and hold no connection.
 
 Polling, on purpose: it needs no session of its own, works behind a transaction pooler, and cannot miss anything.
 """
@@ -18,6 +18,16 @@ State = tuple[RunStatus, int]
 """Status and number of the last event."""
 
 log = logging.getLogger("runqueue.watch")
+
+
+def ended(state: State) -> bool:
+    """The run will not move any more by itself."""
+    return state[0].terminal
+
+
+def news_after(seq: int) -> Callable[[State], bool]:
+    """There are events after `seq`, or there will be none."""
+    return lambda state: state[0].terminal or state[1] > seq
 
 
 class Watcher:

@@ -102,7 +102,10 @@ def _rule(run: Run, now: Any) -> tuple[str, str]:
         return "ended", f"the run is {run.status.value} since {run.finished_at:%Y-%m-%d %H:%M:%S %Z}"
     if run.status is RunStatus.LEASED:
         if now["lease_left"] <= 0:
-            return "lease_expired", f"the lease of {run.locked_by} ended {-now['lease_left']:.0f} s ago; a sweep or claim is due"
+            return (
+                "lease_expired",
+                f"the lease of {run.locked_by} ended {-now['lease_left']:.0f} s ago; a sweep or claim is due",
+            )
         asked = "; it was asked to stop" if run.cancel_requested_at else ""
         return "leased", f"{run.locked_by} has it, for at least {now['lease_left']:.0f} s more{asked}"
     if now["paused"]:
@@ -111,4 +114,7 @@ def _rule(run: Run, now: Any) -> tuple[str, str]:
         why = f"after attempt {run.attempts} failed" if run.attempts else "as it was enqueued"
         return "scheduled", f"due in {now['due_in']:.0f} s, {why}"
     ahead = f"{now['ahead']}{' or more' if now['ahead'] >= 1000 else ''}"
-    return "waiting", f"due since {-now['due_in']:.0f} s, behind {ahead} runs of its kind: no worker with a free slot took it"
+    return (
+        "waiting",
+        f"due since {-now['due_in']:.0f} s, behind {ahead} runs of its kind: no worker with a free slot took it",
+    )

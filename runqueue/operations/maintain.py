@@ -56,7 +56,4 @@ def _sweep(connection: Connection, ctx: Context, after: UUID, batch: int) -> Rea
         "retry_cap": settings.retry_cap,
     }
     moved = Counter(row.status for row in connection.execute(ctx.policy.sweep(ctx.t), parameters))
-    return Reaped(
-        pending=moved[RunStatus.PENDING], dead=moved[RunStatus.DEAD], cancelled=moved[RunStatus.CANCELLED]
-    )
-
+    return Reaped(pending=moved[RunStatus.PENDING], dead=moved[RunStatus.DEAD], cancelled=moved[RunStatus.CANCELLED])

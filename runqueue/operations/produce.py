@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +24,7 @@ else:
     from uuid_utils.compat import uuid7
 
 Key = tuple[str, str, str]
+Row = dict[str, Any]
 _INT = 2**31
 
 
@@ -37,68 +38,81 @@ def enqueue_many(
     input.
     """
     rows = [_row(ctx, one, n, parent_id, single=len(new) == 1) for n, one in enumerate(new)]
-    if not rows:
-        return []
-    holders = _holders(connection, ctx, [row for row in rows if row["idempotency_key"] is not None])
-    own = [row for row in rows if holders.get(_key(row), row["id"]) == row["id"]]
-    runs = {run.id: run for run in _insert(connection, ctx, own)}
-    missing = {x for x in holders.values() if x not in runs}
-    if missing:
-        found = connection.execute(by_ids(ctx.t), {"ids": list(missing)})
-        runs.update((run.id, run) for run in map(run_of, found))
-    wanted = [holders.get(_key(row), row["id"]) for row in rows]
-    for run_id in wanted:
-        if run_id not in runs:
-            raise RunNotFound(run_id)
-    return [runs[run_id] for run_id in wanted]
+    _refuse_conflicts(rows)
+    keyed = sum(row["idempotency_key"] is not None for row in rows)
+    if keyed and len(rows) > 1 and not _is_autocommit(connection):
+        with connection.begin_nested():  # a conflict must leave nothing of the batch in the caller's transaction
+            return _store(connection, ctx, rows)
+    return _store(connection, ctx, rows)
 
 
-def _insert(connection: Connection, ctx: Context, rows: Sequence[dict[str, Any]]) -> list[Run]:
-    if not rows:
-        return []
-    parameters = {name: [row[name] for row in rows] for name in statements.NEW_RUN}
-    stored = [run_of(row) for row in connection.execute(statements.enqueue(ctx.t), parameters)]
-    if ctx.settings.notify:
-        for hint in sorted({work_hint(row["queue"]) for row in rows}):
-            connection.execute(notify(ctx.channel), {"payload": hint})
-    return stored
-
-
-def _holders(connection: Connection, ctx: Context, rows: Sequence[dict[str, Any]]) -> dict[Key, UUID]:
-    """Which run has each key: this one, or one from before."""
+def _store(connection: Connection, ctx: Context, rows: Sequence[Row]) -> list[Run]:
+    runs: dict[UUID, Run] = {}
     holders: dict[Key, UUID] = {}
-    first = {_key(row): row for row in reversed(rows)}
+    todo = list(rows)
     for _ in range(3):
-        open_rows = [row for key, row in first.items() if key not in holders]
-        if not open_rows:
+        if not todo:
             break
-        parameters = {name: [row[_FROM.get(name, name)] for row in open_rows] for name in statements.KEY}
-        for row in connection.execute(statements.reserve_keys(ctx.t), parameters):
-            holders[row.tenant_id, row.kind, row.idempotency_key] = row.run_id
-        taken = [row for row in open_rows if _key(row) not in holders]
-        if taken:
-            wanted = {name: [row[name] for row in taken] for name in ("tenant_id", "kind", "idempotency_key")}
-            for row in connection.execute(statements.find_keys(ctx.t), wanted):
-                key = (row.tenant_id, row.kind, row.idempotency_key)
-                holders[key] = row.run_id
-                if row.input_digest != first[key]["digest"]:
-                    raise IdempotencyConflict(row.idempotency_key, row.run_id)
-    for row in rows:
-        if _key(row) not in holders:
-            raise RunqueueError(f"the idempotency key {row['idempotency_key']!r} was taken and freed again three times")
-        if row["digest"] != first[_key(row)]["digest"]:
-            raise IdempotencyConflict(row["idempotency_key"], holders[_key(row)])
+        parameters = {name: [row[name] for row in todo] for name in statements.NEW_RUN}
+        stored = [run_of(row) for row in connection.execute(statements.enqueue(ctx.t), parameters)]
+        runs.update((run.id, run) for run in stored)
+        todo = [row for row in todo if row["id"] not in runs]
+        if todo:
+            holders.update(_holders(connection, ctx, todo))
+            todo = [row for row in todo if _key(row) not in holders]
+    for row in todo:
+        raise RunqueueError(f"the idempotency key {row['idempotency_key']!r} was taken and freed again three times")
+    _announce(connection, ctx, runs.values())
+    found = connection.execute(by_ids(ctx.t), {"ids": list(set(holders.values()) - runs.keys())}) if holders else ()
+    runs.update((run.id, run) for run in map(run_of, found))
+    return [_of(runs, row["id"] if row["id"] in runs else holders[_key(row)]) for row in rows]
+
+
+def _of(runs: dict[UUID, Run], run_id: UUID) -> Run:
+    if run_id not in runs:
+        raise RunNotFound(run_id)
+    return runs[run_id]
+
+
+def _holders(connection: Connection, ctx: Context, rows: Sequence[Row]) -> dict[Key, UUID]:
+    """The runs that have the keys of these rows already. Raises IdempotencyConflict."""
+    digests = {_key(row): row["digest"] for row in rows}
+    parameters = {name: [row[name] for row in rows] for name in statements.KEY}
+    holders = {}
+    for held in connection.execute(statements.find_keys(ctx.t), parameters):
+        key = (held.tenant_id, held.kind, held.idempotency_key)
+        if held.input_digest != digests[key]:
+            raise IdempotencyConflict(held.idempotency_key, held.run_id)
+        holders[key] = held.run_id
     return holders
 
 
-_FROM = {"run_id": "id", "input_digest": "digest"}
+def _refuse_conflicts(rows: Sequence[Row]) -> None:
+    first: dict[Key, Row] = {}
+    for row in rows:
+        if row["idempotency_key"] is None:
+            continue
+        twin = first.setdefault(_key(row), row)
+        if twin["digest"] != row["digest"]:
+            raise IdempotencyConflict(row["idempotency_key"], twin["id"])
 
 
-def _key(row: dict[str, Any]) -> Key:
+def _announce(connection: Connection, ctx: Context, stored: Iterable[Run]) -> None:
+    if ctx.settings.notify:
+        for hint in sorted({work_hint(run.queue) for run in stored}):
+            connection.execute(notify(ctx.channel), {"payload": hint})
+
+
+def _is_autocommit(connection: Connection) -> bool:
+    driver = connection.connection.driver_connection
+    return bool(driver.autocommit)  # type: ignore[union-attr]  # psycopg's connection, sync or async
+
+
+def _key(row: Row) -> Key:
     return row["tenant_id"], row["kind"], row["idempotency_key"]
 
 
-def _row(ctx: Context, new: NewRun, n: int, parent_id: UUID | None, *, single: bool) -> dict[str, Any]:
+def _row(ctx: Context, new: NewRun, n: int, parent_id: UUID | None, *, single: bool) -> Row:
     at = "" if single else f"runs[{n}]."
     limits = ctx.settings
     if new.delay is not None and new.available_at is not None:

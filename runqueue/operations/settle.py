@@ -52,7 +52,7 @@ def fail(
 
     `error` is the code and text from `describe_error`. Raises LeaseLost.
     """
-    code, message = error
+    code, _ = error
     row = _hold(connection, ctx, lease)
     if row is None:
         return _repeated(connection, ctx, lease)

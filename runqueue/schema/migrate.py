@@ -21,7 +21,9 @@ _ALEMBIC_IS_GLOBAL = threading.Lock()
 """alembic's `context` and `op` are proxies of the whole process; two upgrades in threads would mix."""
 
 
-def upgrade(engine: Engine | str, *, schema: str = "runqueue", indexes: tuple[Index, ...] = (), wait: float = 60) -> int:
+def upgrade(
+    engine: Engine | str, *, schema: str = "runqueue", indexes: tuple[Index, ...] = (), wait: float = 60
+) -> int:
     """Bring the schema to this release's version and return that version.
 
     Safe when many processes call it at once: one works, the others wait at most `wait` seconds and find it done.
@@ -140,4 +142,3 @@ def index_state(connection: Connection, schema: str, name: str) -> bool | None:
     )
     value: bool | None = connection.execute(statement, {"schema": schema, "name": name}).scalar()
     return value
-

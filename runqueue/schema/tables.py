@@ -28,12 +28,6 @@ SCHEMA_VERSION = 1
 
 COMMENT = "runqueue schema "
 
-RUN_COLUMNS = (
-    "id tenant_id queue kind status priority attempts max_attempts available_at locked_until locked_by fencing_token "
-    "settled_token cancel_requested_at cancel_reason budget_json input_json result_json error_code error_message "
-    "idempotency_key parent_id on_lost deadline_at event_seq checkpoint_seq created_at updated_at finished_at"
-).split()
-
 FINITE = (
     "isfinite(available_at) and available_at < '9999-01-01 00:00:00+00' and isfinite(created_at) "
     "and isfinite(updated_at) and isfinite(coalesce(locked_until, created_at)) "
@@ -115,6 +109,9 @@ def _run_columns() -> list[Column[object]]:
     ]
 
 
+RUN_COLUMNS = tuple(column.name for column in _run_columns())
+
+
 def _history_columns() -> list[Column[object]]:
     columns = [Column(c.name, c.type, nullable=c.nullable) for c in _run_columns()]
     for column in columns:
@@ -146,9 +143,7 @@ def tables(schema: str) -> Tables:
         postgresql_where=pending,
     )
     Index("agent_runs_leased_idx", runs.c.id, postgresql_where=leased)
-    history = Table(
-        "agent_runs_history", metadata, *_history_columns(), postgresql_partition_by="RANGE (finished_at)"
-    )
+    history = Table("agent_runs_history", metadata, *_history_columns(), postgresql_partition_by="RANGE (finished_at)")
     events = Table(
         "agent_run_events",
         metadata,

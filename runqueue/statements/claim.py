@@ -19,7 +19,6 @@ from sqlalchemy import (
     Executable,
     Float,
     Integer,
-    Lateral,
     Select,
     Text,
     bindparam,
@@ -36,6 +35,7 @@ from sqlalchemy import (
     union_all,
     update,
 )
+from sqlalchemy.sql.selectable import LateralFromClause
 
 from runqueue.order import ClaimOrder
 from runqueue.schema.tables import Tables
@@ -93,7 +93,7 @@ def pending_arm(scope: Scope) -> CTE:
     """Runs that are due, in the claim order."""
     runs, lanes, order = scope.t.runs, scope.lanes, scope.order
 
-    def heads(outside: Sequence[CTE], *level: ColumnElement[bool]) -> Lateral:
+    def heads(outside: Sequence[CTE], *level: ColumnElement[bool]) -> LateralFromClause:
         lane = (
             select(*dict.fromkeys((runs.c.id, *order.terms)))
             .where(runs.c.status == PENDING, runs.c.queue == lanes.c.queue, runs.c.kind == lanes.c.kind, *level)
@@ -183,7 +183,9 @@ def _mark(t: Tables, order: ClaimOrder, candidates: CTE, *, expiring: bool) -> E
     )
     saved = t.checkpoints
     result = (
-        select(*marked.c, saved.c.seq.label("checkpoint_found"), cast(saved.c.state_json, Text).label("checkpoint_json"))
+        select(
+            *marked.c, saved.c.seq.label("checkpoint_found"), cast(saved.c.state_json, Text).label("checkpoint_json")
+        )
         .select_from(
             marked.outerjoin(saved, (saved.c.run_id == marked.c.id) & (saved.c.seq == marked.c.checkpoint_seq))
         )
@@ -216,7 +218,8 @@ def _given_lanes(t: Tables) -> CTE:
         .render_derived()
     )
     return _open_lanes(
-        t, select(queues.c.queue, kinds.c.kind, kinds.c.deadline, kinds.c.on_lost).select_from(queues.join(kinds, true()))
+        t,
+        select(queues.c.queue, kinds.c.kind, kinds.c.deadline, kinds.c.on_lost).select_from(queues.join(kinds, true())),
     )
 
 
@@ -226,7 +229,9 @@ def _present_lanes(t: Tables, *, with_leased: bool) -> CTE:
     every = [select(x.c.queue, x.c.kind).where(x.c.kind.is_not(None)) for x in lanes]
     found = (every[0] if len(every) == 1 else every[0].union(*every[1:])).subquery("found")
     nothing = cast(null(), Float(53)).label("deadline")
-    return _open_lanes(t, select(found.c.queue, found.c.kind, nothing, literal_column("'retry'", Text).label("on_lost")))
+    return _open_lanes(
+        t, select(found.c.queue, found.c.kind, nothing, literal_column("'retry'", Text).label("on_lost"))
+    )
 
 
 def _distinct_kinds(t: Tables, status: ColumnElement[str], name: str) -> CTE:
@@ -245,7 +250,9 @@ def _distinct_kinds(t: Tables, status: ColumnElement[str], name: str) -> CTE:
 def _open_lanes(t: Tables, lanes: Select[Any]) -> CTE:
     lane = lanes.subquery("lane")
     pauses = t.pauses
-    paused = exists().where(pauses.c.queue == lane.c.queue, or_(pauses.c.kind == ANY_KIND, pauses.c.kind == lane.c.kind))
+    paused = exists().where(
+        pauses.c.queue == lane.c.queue, or_(pauses.c.kind == ANY_KIND, pauses.c.kind == lane.c.kind)
+    )
     return _materialized(select(*lane.c).where(~paused), "lanes")
 
 
@@ -266,4 +273,3 @@ def _levels(scope: Scope, level: ColumnElement[Any]) -> CTE:
 
     first = select(highest([])).cte("levels", recursive=True)
     return first.union_all(select(highest([first], level < first.c.level)).where(first.c.level.is_not(None)))
-

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from functools import cache
 
-from sqlalchemy import ColumnElement, Executable, Float, Text, Uuid, bindparam, delete, func, literal, null, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    Float,
+    Text,
+    Uuid,
+    bindparam,
+    delete,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from runqueue.schema.tables import Tables
@@ -14,7 +28,9 @@ from runqueue.statements.parts import CANCELLED, CLOCK, DEAD, ONE, PENDING, choo
 
 def one(t: Tables) -> list[ColumnElement[bool]]:
     """The run `run_id`, of `tenant` where that is not null."""
-    tenant = bindparam("tenant", type_=Text)  # not `tenant_id`: an UPDATE would take a parameter so named for its column
+    tenant = bindparam(
+        "tenant", type_=Text
+    )  # not `tenant_id`: an UPDATE would take a parameter so named for its column
     return [t.runs.c.id == bindparam("run_id", type_=Uuid), or_(tenant.is_(None), t.runs.c.tenant_id == tenant)]
 
 
@@ -72,8 +88,10 @@ def retry(t: Tables) -> Executable:
 def pause(t: Tables) -> Executable:
     """Stop claims of a queue, or of one kind in it."""
     values = {name: bindparam(name, type_=Text) for name in ("queue", "kind", "reason")}
-    return insert(t.pauses).values(values).on_conflict_do_update(
-        index_elements=["queue", "kind"], set_={"reason": values["reason"]}
+    return (
+        insert(t.pauses)
+        .values(values)
+        .on_conflict_do_update(index_elements=["queue", "kind"], set_={"reason": values["reason"]})
     )
 
 

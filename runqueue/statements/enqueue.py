@@ -16,12 +16,13 @@ from sqlalchemy import (
     column,
     func,
     insert,
+    or_,
     select,
 )
 from sqlalchemy.dialects.postgresql import insert as pg_insert
 
 from runqueue.schema.tables import Tables
-from runqueue.statements.parts import CLOCK, array, json_text, run_columns, seconds
+from runqueue.statements.parts import CLOCK, NONE, array, json_text, run_columns, seconds
 
 NEW_RUN: dict[str, Any] = {
     "id": Uuid(),
@@ -35,17 +36,13 @@ NEW_RUN: dict[str, Any] = {
     "input": Text(),
     "budget": Text(),
     "idempotency_key": Text(),
+    "digest": Text(),
     "parent_id": Uuid(),
 }
 """The array parameters of `enqueue`, one value a run."""
 
-KEY: dict[str, Any] = {
-    "tenant_id": Text(),
-    "kind": Text(),
-    "idempotency_key": Text(),
-    "run_id": Uuid(),
-    "input_digest": Text(),
-}
+KEY: dict[str, Any] = {name: NEW_RUN[name] for name in ("tenant_id", "kind", "idempotency_key")}
+"""The array parameters of `find_keys`."""
 
 
 def _rows(parameters: dict[str, Any]) -> Any:
@@ -58,47 +55,54 @@ def _rows(parameters: dict[str, Any]) -> Any:
 
 @cache
 def enqueue(t: Tables) -> Executable:
-    """Insert the runs that the array parameters of `NEW_RUN` describe; return them."""
-    new = _rows(NEW_RUN)
-    due: ColumnElement[Any] = func.coalesce(new.c.available_at, CLOCK + seconds(func.coalesce(new.c.delay, 0)))
-    values = {
-        "id": new.c.id,
-        "tenant_id": new.c.tenant_id,
-        "queue": new.c.queue,
-        "kind": new.c.kind,
-        "priority": new.c.priority,
-        "max_attempts": new.c.max_attempts,
-        "available_at": due,
-        "input_json": json_text(new.c.input),
-        "budget_json": json_text(new.c.budget),
-        "idempotency_key": new.c.idempotency_key,
-        "parent_id": new.c.parent_id,
-    }
-    return insert(t.runs).from_select(list(values), select(*values.values())).returning(*run_columns(t.runs))
+    """Insert the runs that the array parameters of `NEW_RUN` describe, unless their key is taken; return the inserted.
 
-
-@cache
-def reserve_keys(t: Tables) -> Executable:
-    """Insert idempotency keys, in their order, so that two batches cannot deadlock; return those that were new.
-
-    An uncommitted twin is waited for. What it leaves behind is not in this statement's snapshot: look again with
-    `find_keys`, a second statement.
+    A key and its run are one statement, so that no transaction, and no lack of one, can separate them. Keys are taken
+    in their order, so that two batches cannot deadlock. An uncommitted twin is waited for; what it leaves behind is not
+    in this statement's snapshot: look with `find_keys`, a second statement.
     """
-    new = _rows(KEY)
-    rows = select(*(new.c[name] for name in KEY)).order_by(new.c.tenant_id, new.c.kind, new.c.idempotency_key)
-    return (
-        pg_insert(t.keys)
-        .from_select(list(KEY), rows)
+    new = _rows(NEW_RUN)
+    keys = t.keys
+    wanted = select(new.c.tenant_id, new.c.kind, new.c.idempotency_key, new.c.id, new.c.digest)
+    reserved = (
+        pg_insert(keys)
+        .from_select(
+            [keys.c.tenant_id, keys.c.kind, keys.c.idempotency_key, keys.c.run_id, keys.c.input_digest],
+            wanted.where(new.c.idempotency_key.is_not(None)).order_by(
+                new.c.tenant_id, new.c.kind, new.c.idempotency_key
+            ),
+        )
         .on_conflict_do_nothing()
-        .returning(t.keys.c.tenant_id, t.keys.c.kind, t.keys.c.idempotency_key, t.keys.c.run_id)
+        .returning(keys.c.run_id)
+        .cte("reserved")
     )
+    again = _rows(NEW_RUN)
+    due: ColumnElement[Any] = func.coalesce(again.c.available_at, CLOCK + seconds(func.coalesce(again.c.delay, NONE)))
+    values = {
+        "id": again.c.id,
+        "tenant_id": again.c.tenant_id,
+        "queue": again.c.queue,
+        "kind": again.c.kind,
+        "priority": again.c.priority,
+        "max_attempts": again.c.max_attempts,
+        "available_at": due,
+        "input_json": json_text(again.c.input),
+        "budget_json": json_text(again.c.budget),
+        "idempotency_key": again.c.idempotency_key,
+        "parent_id": again.c.parent_id,
+    }
+    rows = (
+        select(*values.values())
+        .select_from(again.outerjoin(reserved, reserved.c.run_id == again.c.id))
+        .where(or_(again.c.idempotency_key.is_(None), reserved.c.run_id.is_not(None)))
+    )
+    return insert(t.runs).from_select(list(values), rows).returning(*run_columns(t.runs))
 
 
 @cache
 def find_keys(t: Tables) -> Executable:
     """The runs that hold the given keys, and the digest of the input that they were enqueued with."""
-    wanted = {name: KEY[name] for name in ("tenant_id", "kind", "idempotency_key")}
-    given = _rows(wanted)
+    given = _rows(KEY)
     return select(
         t.keys.c.tenant_id, t.keys.c.kind, t.keys.c.idempotency_key, t.keys.c.run_id, t.keys.c.input_digest
     ).join_from(

@@ -1,11 +1,25 @@
-"""What becomes of a run whose lease ran out: the rules, shared by the sweep and by a claim that takes expired leases."""
+"""What becomes of a run whose lease ran out: the rules that the sweep and a claim of expired leases share."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Executable, Text, Uuid, bindparam, func, literal, literal_column, null, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Executable,
+    Text,
+    Uuid,
+    bindparam,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.sql import FromClause
 
 from runqueue.schema.tables import Tables
@@ -27,9 +41,11 @@ LEASE_EXPIRED = "lease_expired"
 
 
 def ending(runs: FromClause) -> ColumnElement[bool]:
-    """An expired run that may not go on: its cancel was requested, or its attempts or its handler's promise are used up."""
+    """An expired run that may not go on: a cancel was requested, no attempt is left, or its handler forbids it."""
     return or_(
-        runs.c.cancel_requested_at.is_not(None), runs.c.attempts >= runs.c.max_attempts, runs.c.on_lost == literal_column("'fail'", Text)
+        runs.c.cancel_requested_at.is_not(None),
+        runs.c.attempts >= runs.c.max_attempts,
+        runs.c.on_lost == literal_column("'fail'", Text),
     )
 
 
@@ -40,9 +56,7 @@ def lost_and_due(runs: FromClause) -> ColumnElement[bool]:
 
 def expired_status(runs: FromClause, otherwise: ColumnElement[str]) -> ColumnElement[str]:
     """Cancelled, dead, or what the caller makes of a run that may go on."""
-    return choose(
-        (runs.c.cancel_requested_at.is_not(None), CANCELLED), (ending(runs), DEAD), otherwise=otherwise
-    )
+    return choose((runs.c.cancel_requested_at.is_not(None), CANCELLED), (ending(runs), DEAD), otherwise=otherwise)
 
 
 def outcome_values(t: Tables, target: ColumnElement[str]) -> dict[str, Any]:

@@ -21,7 +21,19 @@ from sqlalchemy import (
 
 from runqueue.schema.tables import Tables
 from runqueue.statements.journal import record
-from runqueue.statements.parts import CLOCK, DONE, ONE, array, held, ids_of, json_text, leases, run_columns, seconds, status
+from runqueue.statements.parts import (
+    CLOCK,
+    DONE,
+    ONE,
+    array,
+    held,
+    ids_of,
+    json_text,
+    leases,
+    run_columns,
+    seconds,
+    status,
+)
 from runqueue.types import RunStatus
 
 
@@ -123,4 +135,3 @@ def settle(t: Tables, target: RunStatus) -> Executable:
     type_: Any = bindparam("type", type_=Text)
     journal = record(t, moved, type_, json_text(bindparam("data", type_=Text)))
     return select(*moved.c).add_cte(journal)
-

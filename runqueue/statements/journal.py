@@ -1,4 +1,4 @@
-"""Writing the event stream. A run's counter is in its own row, so numbers are handed out in commit order, without gaps."""
+"""Writing the event stream. A run's counter is in its own row, so numbers follow commit order, without gaps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from runqueue.schema.tables import Tables
 from runqueue.statements.parts import CLOCK, ONE, array, json_text
 
 
-def record(t: Tables, moved: CTE, type_: ColumnElement[Any], data: ColumnElement[Any], *where: ColumnElement[bool]) -> CTE:
+def record(
+    t: Tables, moved: CTE, type_: ColumnElement[Any], data: ColumnElement[Any], *where: ColumnElement[bool]
+) -> CTE:
     """An event for each row that `moved` returned; the UPDATE there has already raised `event_seq`."""
     rows = select(moved.c.id, moved.c.event_seq, type_, data).where(*where)
     return insert(t.events).from_select(["run_id", "seq", "type", "data_json"], rows).cte("journal")
@@ -34,7 +36,7 @@ def record(t: Tables, moved: CTE, type_: ColumnElement[Any], data: ColumnElement
 
 @cache
 def fence_and_write(t: Tables) -> Executable:
-    """The last statement of a fenced transaction: check the lease under a lock, number the events, store the checkpoint.
+    """The last statement of a fenced transaction: check the lease under a lock, store the events and the checkpoint.
 
     Returns the new `event_seq` and `checkpoint_seq`, or no row where the lease is lost. The row stays locked only from
     here to the commit, so heartbeats never wait on what the handler did before.
@@ -62,9 +64,9 @@ def fence_and_write(t: Tables) -> Executable:
         insert(t.events)
         .from_select(
             ["run_id", "seq", "type", "data_json"],
-            select(fence.c.id, fence.c.event_seq - count + given.c.n, given.c.type, json_text(given.c.data)).select_from(
-                fence.join(given, literal(True))
-            ),
+            select(
+                fence.c.id, fence.c.event_seq - count + given.c.n, given.c.type, json_text(given.c.data)
+            ).select_from(fence.join(given, literal(True))),
         )
         .cte("events")
     )
@@ -95,7 +97,7 @@ def fence_and_write(t: Tables) -> Executable:
 
 @cache
 def fence_only(t: Tables) -> Executable:
-    """The fence of a transaction that wrote neither event nor checkpoint: a lock that any taker of the run must wait for."""
+    """The fence of a transaction with neither event nor checkpoint: a lock that any taker of the run waits for."""
     runs = t.runs
     return (
         select(runs.c.id)
@@ -120,4 +122,3 @@ def checkpoints(t: Tables) -> Executable:
         .lateral("newest")
     )
     return select(newest.c.run_id, newest.c.state).select_from(given.join(newest, literal(True)))
-

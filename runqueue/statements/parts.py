@@ -109,8 +109,12 @@ def choose(*pairs: tuple[ColumnElement[bool], ColumnElement[Any]], otherwise: An
 
 def lost_delay(attempts: ColumnElement[int]) -> ColumnElement[Any]:
     """min(retry_cap, retry_base·2^(attempts−1)) as an interval; the exponent is clamped, for power() overflows."""
-    growth = func.power(literal_column("2.0::float8"), func.least(func.greatest(attempts - ONE, NONE), literal_column("30")))
-    return seconds(func.least(bindparam("retry_cap", type_=Float(53)), bindparam("retry_base", type_=Float(53)) * growth))
+    growth = func.power(
+        literal_column("2.0::float8"), func.least(func.greatest(attempts - ONE, NONE), literal_column("30"))
+    )
+    return seconds(
+        func.least(bindparam("retry_cap", type_=Float(53)), bindparam("retry_base", type_=Float(53)) * growth)
+    )
 
 
 def notify(channel: str) -> Select[Any]:

@@ -71,7 +71,9 @@ def page(t: Tables, filters: tuple[str, ...], *, after: bool) -> Executable:
             statement = statement.where(table.c.id < bindparam("cursor", type_=Uuid))
         return statement.order_by(table.c.id.desc()).limit(bindparam("limit", type_=BigInteger))
 
-    both = union_all(*(select(x.subquery(name)) for x, name in ((of(t.runs), "hot"), (of(t.history), "cold")))).subquery("r")
+    both = union_all(
+        *(select(x.subquery(name)) for x, name in ((of(t.runs), "hot"), (of(t.history), "cold")))
+    ).subquery("r")
     return select(both).order_by(both.c.id.desc()).limit(bindparam("limit", type_=BigInteger))
 
 
@@ -116,9 +118,9 @@ def stats(t: Tables) -> Executable:
             count(DONE).label("done"),
             count(DEAD).label("dead"),
             count(CANCELLED).label("cancelled"),
-            in_seconds(
-                STATEMENT_TIME - func.min(runs.c.available_at).filter(runs.c.status == PENDING, due)
-            ).label("oldest_due"),
+            in_seconds(STATEMENT_TIME - func.min(runs.c.available_at).filter(runs.c.status == PENDING, due)).label(
+                "oldest_due"
+            ),
         )
         .group_by(runs.c.queue, runs.c.kind)
         .order_by(runs.c.queue, runs.c.kind)
@@ -129,7 +131,9 @@ def stats(t: Tables) -> Executable:
 def standing(t: Tables) -> Executable:
     """What `explain` needs of a hot run: seconds until it is due, until its lease ends, and whether it is paused."""
     runs, pauses = t.runs, t.pauses
-    paused = exists().where(pauses.c.queue == runs.c.queue, or_(pauses.c.kind == ANY_KIND, pauses.c.kind == runs.c.kind))
+    paused = exists().where(
+        pauses.c.queue == runs.c.queue, or_(pauses.c.kind == ANY_KIND, pauses.c.kind == runs.c.kind)
+    )
     other = runs.alias("other")
     ahead = (
         select(other.c.id)

@@ -99,7 +99,7 @@ class Control:
     def _run(self) -> None:
         try:
             self._loop_until_drained()
-        except BaseException as error:  # noqa: BLE001 - told to whoever joins
+        except BaseException as error:
             log.exception("the worker's control thread failed")
             self.error = error
         finally:
@@ -283,7 +283,9 @@ class Control:
         stats = self._state.stats
         setattr(stats, what, getattr(stats, what) + 1)
         if what == "lease_lost":
-            log.warning("lost the lease of run %s, attempt %d", execution.claimed.run.id, execution.claimed.run.attempts)
+            log.warning(
+                "lost the lease of run %s, attempt %d", execution.claimed.run.id, execution.claimed.run.attempts
+            )
 
     def _is_held(self, execution: Execution) -> bool:
         return self._state.executions.get(execution.claimed.run.id) is execution

@@ -21,7 +21,9 @@ class Engines:
     A pool of our own, so that handlers that use up theirs cannot keep a heartbeat from its connection.
     """
 
-    def __init__(self, queue: RunQueue | AsyncRunQueue, engine: Engine | None, async_engine: AsyncEngine | None) -> None:
+    def __init__(
+        self, queue: RunQueue | AsyncRunQueue, engine: Engine | None, async_engine: AsyncEngine | None
+    ) -> None:
         self._queue = queue
         self._core = queue.core
         self._settings = queue.settings
@@ -63,8 +65,9 @@ class Engines:
             arguments = connect_args(self._settings)
             return psycopg.connect(url.render_as_string(hide_password=False), **arguments)
         fairy = self.control.engine.raw_connection()
+        connection = fairy.driver_connection
         fairy.detach()
-        return fairy.driver_connection  # type: ignore[return-value]  # psycopg's, as the URL's driver is
+        return connection  # type: ignore[return-value]  # psycopg's, as the URL's driver is
 
     def dispose(self) -> None:
         """Close what was made here from sync code."""

@@ -126,7 +126,7 @@ class Execution:
                 raise asyncio.CancelledError
             result = await call()  # type: ignore[misc]  # the handler is a coroutine function
             outcome = of_return(self.core, result)
-        except BaseException as error:  # noqa: BLE001 - SystemExit and the like end the run, not the worker
+        except BaseException as error:
             outcome = of_error(self.core, self.claimed.lease, error, self.stop)
         with self._lock:
             self._task = None
@@ -141,7 +141,7 @@ class Execution:
         outcome: Outcome | None
         try:
             outcome = of_return(self.core, call())
-        except BaseException as error:  # noqa: BLE001 - SystemExit and the like end the run, not the worker
+        except BaseException as error:
             outcome = of_error(self.core, self.claimed.lease, error, self.stop)
         self._end(outcome, done)
 

@@ -74,7 +74,8 @@ class Heartbeats:
             return False
         sent = time.monotonic()
         answers = self._queue.heartbeat([x.lease for x in held])
-        return any([self._take(execution, answer, sent) for execution, answer in zip(held, answers, strict=True)])
+        unknown = [self._take(execution, answer, sent) for execution, answer in zip(held, answers, strict=True)]
+        return any(unknown)
 
     def _take(self, execution: Execution, answer: Heartbeat, sent: float) -> bool:
         grace = execution.spec.cancel_grace

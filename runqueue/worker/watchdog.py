@@ -17,9 +17,7 @@ TICK = 0.05
 class Watchdog:
     """Tells handlers to stop, cancels them, and in the end gives them up."""
 
-    def __init__(
-        self, state: State, abandon_after: float, settle: Callable[[Execution, Outcome | None], None]
-    ) -> None:
+    def __init__(self, state: State, abandon_after: float, settle: Callable[[Execution, Outcome | None], None]) -> None:
         self._state = state
         self._abandon_after = abandon_after
         self._settle = settle

@@ -238,4 +238,3 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
     if tasks:
         loop.run_until_complete(asyncio.wait(tasks, timeout=1))
     loop.run_until_complete(loop.shutdown_asyncgens())
-
