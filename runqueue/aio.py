@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 
+from runqueue import values
 from runqueue.core import Core, Handler, async_retrying, connect_args, database_url, delay_of
 from runqueue.errors import LeaseLost, RunNotFound, Timeout
 from runqueue.operations import claim, inspect, maintain, produce, settle
@@ -151,7 +152,12 @@ class AsyncRunQueue:
         """
         core = self.core
         return await self._single(
-            claim.claim, worker_id, list(queues), core.batch(limit), core.kinds(kinds), core.lease(lease)
+            claim.claim,
+            core.worker(worker_id),
+            core.queues(queues),
+            core.batch(limit),
+            core.kinds(kinds),
+            core.lease(lease),
         )
 
     async def heartbeat(self, leases: Sequence[Lease], *, lease: Seconds | None = None) -> list[Heartbeat]:
@@ -221,7 +227,7 @@ class AsyncRunQueue:
 
     async def cancel(
         self,
-        run_id: UUID,
+        run_id: UUID | str,
         reason: str | None = None,
         *,
         tenant_id: str | None = None,
@@ -235,7 +241,7 @@ class AsyncRunQueue:
 
     async def retry(
         self,
-        run_id: UUID,
+        run_id: UUID | str,
         *,
         delay: Seconds | None = None,
         tenant_id: str | None = None,
@@ -245,7 +251,11 @@ class AsyncRunQueue:
         return await self._in(connection, inspect.retry, run_id, delay_of(delay), tenant_id)
 
     async def get(
-        self, run_id: UUID, *, tenant_id: str | None = None, connection: AsyncConnection | AsyncSession | None = None
+        self,
+        run_id: UUID | str,
+        *,
+        tenant_id: str | None = None,
+        connection: AsyncConnection | AsyncSession | None = None,
     ) -> Run:
         """The run. Raises RunNotFound."""
         return await self._in(connection, inspect.get, run_id, tenant_id)
@@ -265,12 +275,14 @@ class AsyncRunQueue:
         return await self._run(inspect.list_runs, filters, self.core.batch(limit), cursor)
 
     async def events(
-        self, run_id: UUID, after: int = 0, *, limit: int = 1000, tenant_id: str | None = None
+        self, run_id: UUID | str, after: int = 0, *, limit: int = 1000, tenant_id: str | None = None
     ) -> Sequence[Event]:
         """The run's events numbered after+1, after+2, … that are committed, at most `limit`. Raises RunNotFound."""
         return await self._run(inspect.events, run_id, after, self.core.batch(limit), tenant_id)
 
-    async def follow(self, run_id: UUID, after: int = 0, *, timeout: Seconds | None = None) -> AsyncIterator[Event]:
+    async def follow(
+        self, run_id: UUID | str, after: int = 0, *, timeout: Seconds | None = None
+    ) -> AsyncIterator[Event]:
         """Yield events as they are committed, until the run has ended and all were given; holds no connection.
 
         Raises RunNotFound, and Timeout when nothing new came for `timeout` seconds.
@@ -284,7 +296,7 @@ class AsyncRunQueue:
                 return
             over = (await self._await(run_id, news_after(after), timeout)).terminal
 
-    async def wait(self, run_id: UUID, timeout: Seconds | None = None) -> Run:
+    async def wait(self, run_id: UUID | str, timeout: Seconds | None = None) -> Run:
         """Block until the run has ended, and return it; holds no connection. Raises Timeout and RunNotFound."""
         await self._await(run_id, ended, timeout)
         return await self.get(run_id)
@@ -293,17 +305,17 @@ class AsyncRunQueue:
         """Counts of runs that are not archived, by queue and kind. Reads the whole hot table."""
         return await self._run(inspect.stats)
 
-    async def explain(self, run_id: UUID, *, tenant_id: str | None = None) -> Explanation:
+    async def explain(self, run_id: UUID | str, *, tenant_id: str | None = None) -> Explanation:
         """Which rule holds the run where it is. Raises RunNotFound."""
         return await self._run(inspect.explain, run_id, tenant_id)
 
     async def pause(self, queue: str = "default", kind: str | None = None, *, reason: str | None = None) -> None:
         """Stop claims of the queue, or of one kind in it, in all workers; running runs go on."""
-        await self._run(inspect.pause, queue, kind or "", reason)
+        await self._run(inspect.pause, *self.core.lane(queue, kind), reason)
 
     async def resume(self, queue: str = "default", kind: str | None = None) -> None:
         """Undo `pause`."""
-        await self._run(inspect.resume, queue, kind or "")
+        await self._run(inspect.resume, *self.core.lane(queue, kind))
 
     async def check(self) -> None:
         """Reach the database and look at the schema. Raises SchemaOutdated."""
@@ -351,16 +363,17 @@ class AsyncRunQueue:
         return await connection.run_sync(inside)
 
     async def _await(
-        self, run_id: UUID, done: Callable[[tuple[RunStatus, int]], bool], timeout: Seconds | None
+        self, run_id: UUID | str, done: Callable[[tuple[RunStatus, int]], bool], timeout: Seconds | None
     ) -> RunStatus:
-        seen: list[RunStatus] = []
+        wanted = values.run_id(run_id)
+        seen: dict[str, RunStatus] = {}
 
         def look(state: tuple[RunStatus, int] | None) -> bool:
             if state is None:
-                raise RunNotFound(run_id)
-            seen[:] = [state[0]]
+                raise RunNotFound(wanted)
+            seen["status"] = state[0]
             return done(state)
 
-        if not await self._watcher.wait(run_id, look, None if timeout is None else delay_of(timeout)):
+        if not await self._watcher.wait(wanted, look, None if timeout is None else delay_of(timeout)):
             raise Timeout(f"run {run_id}: nothing new within {timeout} s")
-        return seen[0]
+        return seen["status"]

@@ -135,6 +135,20 @@ class Core:
         """The client-side deadline of a call on this connection."""
         return self.deadlines.guard(connection, self.ctx.settings.statement_timeout)
 
+    def worker(self, worker_id: str) -> str:
+        """Check a claimer's name; it is for operators' eyes."""
+        return values.name(worker_id, field="worker_id")
+
+    def queues(self, names: Sequence[str]) -> list[str]:
+        """Check the names of the queues to claim from."""
+        if isinstance(names, str):
+            raise InvalidRun("queues", f"must be a list of names, not the string {names!r}")
+        return [values.name(x, field="queues") for x in names]
+
+    def lane(self, queue: str, kind: str | None) -> tuple[str, str]:
+        """Check a queue, and a kind in it; no kind is stored as the empty string."""
+        return values.name(queue, field="queue"), "" if kind is None else values.name(kind, field="kind")
+
     def batch(self, limit: int) -> int:
         """Check the size of a batch."""
         return values.integer(limit, field="limit", low=1, high=10_000)

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from runqueue import values
 from runqueue.core import Core, Handler, connect_args, database_url, delay_of, retrying
 from runqueue.errors import LeaseLost, RunNotFound, Timeout
 from runqueue.operations import claim, inspect, maintain, produce, settle
@@ -149,7 +150,12 @@ class RunQueue:
         """
         core = self.core
         return self._single(
-            claim.claim, worker_id, list(queues), core.batch(limit), core.kinds(kinds), core.lease(lease)
+            claim.claim,
+            core.worker(worker_id),
+            core.queues(queues),
+            core.batch(limit),
+            core.kinds(kinds),
+            core.lease(lease),
         )
 
     def heartbeat(self, leases: Sequence[Lease], *, lease: Seconds | None = None) -> list[Heartbeat]:
@@ -217,7 +223,7 @@ class RunQueue:
 
     def cancel(
         self,
-        run_id: UUID,
+        run_id: UUID | str,
         reason: str | None = None,
         *,
         tenant_id: str | None = None,
@@ -231,7 +237,7 @@ class RunQueue:
 
     def retry(
         self,
-        run_id: UUID,
+        run_id: UUID | str,
         *,
         delay: Seconds | None = None,
         tenant_id: str | None = None,
@@ -240,7 +246,9 @@ class RunQueue:
         """Make a dead or cancelled run pending again, with all its attempts; any other is returned as it is."""
         return self._in(connection, inspect.retry, run_id, delay_of(delay), tenant_id)
 
-    def get(self, run_id: UUID, *, tenant_id: str | None = None, connection: Connection | Session | None = None) -> Run:
+    def get(
+        self, run_id: UUID | str, *, tenant_id: str | None = None, connection: Connection | Session | None = None
+    ) -> Run:
         """The run. Raises RunNotFound."""
         return self._in(connection, inspect.get, run_id, tenant_id)
 
@@ -259,12 +267,12 @@ class RunQueue:
         return self._run(inspect.list_runs, filters, self.core.batch(limit), cursor)
 
     def events(
-        self, run_id: UUID, after: int = 0, *, limit: int = 1000, tenant_id: str | None = None
+        self, run_id: UUID | str, after: int = 0, *, limit: int = 1000, tenant_id: str | None = None
     ) -> Sequence[Event]:
         """The run's events numbered after+1, after+2, … that are committed, at most `limit`. Raises RunNotFound."""
         return self._run(inspect.events, run_id, after, self.core.batch(limit), tenant_id)
 
-    def follow(self, run_id: UUID, after: int = 0, *, timeout: Seconds | None = None) -> Iterator[Event]:
+    def follow(self, run_id: UUID | str, after: int = 0, *, timeout: Seconds | None = None) -> Iterator[Event]:
         """Yield events as they are committed, until the run has ended and all were given; holds no connection.
 
         Raises RunNotFound, and Timeout when nothing new came for `timeout` seconds.
@@ -278,7 +286,7 @@ class RunQueue:
                 return
             over = self._await(run_id, news_after(after), timeout).terminal
 
-    def wait(self, run_id: UUID, timeout: Seconds | None = None) -> Run:
+    def wait(self, run_id: UUID | str, timeout: Seconds | None = None) -> Run:
         """Block until the run has ended, and return it; holds no connection. Raises Timeout and RunNotFound."""
         self._await(run_id, ended, timeout)
         return self.get(run_id)
@@ -287,17 +295,17 @@ class RunQueue:
         """Counts of runs that are not archived, by queue and kind. Reads the whole hot table."""
         return self._run(inspect.stats)
 
-    def explain(self, run_id: UUID, *, tenant_id: str | None = None) -> Explanation:
+    def explain(self, run_id: UUID | str, *, tenant_id: str | None = None) -> Explanation:
         """Which rule holds the run where it is. Raises RunNotFound."""
         return self._run(inspect.explain, run_id, tenant_id)
 
     def pause(self, queue: str = "default", kind: str | None = None, *, reason: str | None = None) -> None:
         """Stop claims of the queue, or of one kind in it, in all workers; running runs go on."""
-        self._run(inspect.pause, queue, kind or "", reason)
+        self._run(inspect.pause, *self.core.lane(queue, kind), reason)
 
     def resume(self, queue: str = "default", kind: str | None = None) -> None:
         """Undo `pause`."""
-        self._run(inspect.resume, queue, kind or "")
+        self._run(inspect.resume, *self.core.lane(queue, kind))
 
     def check(self) -> None:
         """Reach the database and look at the schema. Raises SchemaOutdated."""
@@ -336,15 +344,18 @@ class RunQueue:
         self.core.isolation(connection)
         return operation(connection, self.core.ctx, *args, **kwargs)
 
-    def _await(self, run_id: UUID, done: Callable[[tuple[RunStatus, int]], bool], timeout: Seconds | None) -> RunStatus:
-        seen: list[RunStatus] = []
+    def _await(
+        self, run_id: UUID | str, done: Callable[[tuple[RunStatus, int]], bool], timeout: Seconds | None
+    ) -> RunStatus:
+        wanted = values.run_id(run_id)
+        seen: dict[str, RunStatus] = {}
 
         def look(state: tuple[RunStatus, int] | None) -> bool:
             if state is None:
-                raise RunNotFound(run_id)
-            seen[:] = [state[0]]
+                raise RunNotFound(wanted)
+            seen["status"] = state[0]
             return done(state)
 
-        if not self._watcher.wait(run_id, look, None if timeout is None else delay_of(timeout)):
+        if not self._watcher.wait(wanted, look, None if timeout is None else delay_of(timeout)):
             raise Timeout(f"run {run_id}: nothing new within {timeout} s")
-        return seen[0]
+        return seen["status"]

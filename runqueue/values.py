@@ -15,6 +15,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, DecimalException
 from typing import Any
+from uuid import UUID
 
 from runqueue.errors import InvalidRun
 from runqueue.types import Undecodable
@@ -101,6 +102,16 @@ def name(value: Any, *, field: str, limit: int = 255) -> str:
     if size > limit:
         raise InvalidRun(field, f"must be at most {limit} bytes in UTF-8, not {size}")
     return text
+
+
+def run_id(value: Any) -> UUID:
+    """A run's id, also as text. Raises `InvalidRun`."""
+    if isinstance(value, UUID):
+        return value
+    try:
+        return UUID(value)
+    except (TypeError, ValueError, AttributeError):
+        raise InvalidRun("run_id", f"must be a UUID, not {value!r:.80}") from None
 
 
 def integer(value: Any, *, field: str, low: int, high: int) -> int:

@@ -84,13 +84,14 @@ _URL = re.compile(r"""://(?:[^\s"'<>]|["'](?![\s,;:)}\]>\\]|\Z))++""")
 _ROW = re.compile(r"(\[parameters: |DETAIL:[ \t]{1,8})[^\r\n]++")
 
 # What follows a name without being a secret: `password=None`, and prose such as `invalid token: expected a string`.
-_NOTHING = re.compile(r"none|null|nil|true|false|undefined|missing|required|expired|invalid", re.IGNORECASE)
-_PROSE = re.compile(
-    rf"{_NOTHING.pattern}|an?|and|are|argument|as|at|be|but|by|can|cannot|could|does|expected|field|flag|for|from|had|has|"
-    r"have|if|in|is|it|may|must|no|not|of|on|option|or|requires|should|str|string|that|the|this|to|too|unexpected|"
-    r"unknown|value|was|were|will|with|would|",
-    re.IGNORECASE,
-)
+_ABSENT = "none null nil true false undefined missing required expired invalid"
+_SAID = """
+    a an and are argument as at be but by can cannot could does expected field flag for from had has have if in is it
+    may must no not of on option or requires should str string that the this to too unexpected unknown value was were
+    will with would
+"""
+_NOTHING = frozenset(_ABSENT.split())
+_PROSE = _NOTHING | {"", *_SAID.split()}
 
 
 @hookimpl
@@ -145,24 +146,23 @@ def _kept(match: re.Match[str]) -> str:
 
 
 def _option(match: re.Match[str]) -> str:
-    return match[0] if _PROSE.fullmatch(_word(match[2])) else _kept(match)
+    return match[0] if _word(match[2]) in _PROSE else _kept(match)
 
 
 def _named(match: re.Match[str]) -> str:
     """A name and its value: the name stays, with the quotes of the value and what closes the brackets around it."""
-    whole, start = match[0], match.start()
-    bare = match["bare"]
+    whole, start, bare = match[0], match.start(), match["bare"]
     if bare is None:
         opening = whole[: match.end("open" if match["open"] else "inner") - start]
         return f"{opening}{MARK}{match['close'] or match['shut'] or ''}"
-    if (_NOTHING if "=" in match["join"] else _PROSE).fullmatch(_word(bare)):
+    if _word(bare) in (_NOTHING if "=" in match["join"] else _PROSE):
         return whole
     tail = bare[len(bare.rstrip(")}],;")) :]
-    return f"{whole[: match.start('bare') - start]}{MARK}{tail[bare[0] in '[{' :]}"
+    return f"{whole[: -len(bare)]}{MARK}{tail[bare[0] in '[{' :]}"
 
 
 def _word(value: str) -> str:
-    return value.strip(".,;:!?)]}")
+    return value.strip(".,;:!?)]}").lower()
 
 
 def _url(match: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ from runqueue.schema.tables import Tables
 from runqueue.settings import Settings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Context:
     """The tables, rules and settings of one queue; immutable, shared by all threads."""
 

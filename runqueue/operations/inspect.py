@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from runqueue import values
 from runqueue.errors import RunNotFound
 from runqueue.operations.context import STOP_HINT, Context, work_hint
 from runqueue.operations.rows import event_of, run_of
@@ -16,11 +17,11 @@ from runqueue.statements.parts import notify
 from runqueue.types import Event, Explanation, Page, QueueStats, Run, RunStatus
 
 
-def get(connection: Connection, ctx: Context, run_id: UUID, tenant_id: str | None = None) -> Run:
+def get(connection: Connection, ctx: Context, run_id: UUID | str, tenant_id: str | None = None) -> Run:
     """The run, hot or archived. Raises RunNotFound, also where it belongs to another tenant."""
-    row = connection.execute(reading.get(ctx.t), {"run_id": run_id, "tenant": tenant_id}).first()
+    row = connection.execute(reading.get(ctx.t), {"run_id": values.run_id(run_id), "tenant": tenant_id}).first()
     if row is None:
-        raise RunNotFound(run_id)
+        raise RunNotFound(values.run_id(run_id))
     return run_of(row)
 
 
@@ -33,10 +34,12 @@ def list_runs(connection: Connection, ctx: Context, filters: dict[str, str], lim
 
 
 def events(
-    connection: Connection, ctx: Context, run_id: UUID, after: int, limit: int, tenant_id: str | None = None
+    connection: Connection, ctx: Context, run_id: UUID | str, after: int, limit: int, tenant_id: str | None = None
 ) -> list[Event]:
     """Events of the run with `seq` above `after`. Raises RunNotFound."""
-    rows = connection.execute(reading.events(ctx.t), {"run_id": run_id, "after": after, "limit": limit}).all()
+    rows = connection.execute(
+        reading.events(ctx.t), {"run_id": values.run_id(run_id), "after": after, "limit": limit}
+    ).all()
     if not rows or tenant_id is not None:
         get(connection, ctx, run_id, tenant_id)
     return [event_of(row) for row in rows]
@@ -49,10 +52,14 @@ def watch(connection: Connection, ctx: Context, ids: Sequence[UUID]) -> dict[UUI
 
 
 def cancel(
-    connection: Connection, ctx: Context, run_id: UUID, reason: str | None = None, tenant_id: str | None = None
+    connection: Connection, ctx: Context, run_id: UUID | str, reason: str | None = None, tenant_id: str | None = None
 ) -> Run:
     """Cancel a pending run at once, ask a leased one to stop; leave one that has ended as it is. Raises RunNotFound."""
-    parameters = {"run_id": run_id, "tenant": tenant_id, "reason": reason}
+    parameters = {
+        "run_id": values.run_id(run_id),
+        "tenant": tenant_id,
+        "reason": None if reason is None else values.clean(reason, 1000),
+    }
     row = connection.execute(control.cancel(ctx.t), parameters).one_or_none()
     if row is None:
         return get(connection, ctx, run_id, tenant_id)
@@ -61,9 +68,11 @@ def cancel(
     return run_of(row)
 
 
-def retry(connection: Connection, ctx: Context, run_id: UUID, delay: float = 0.0, tenant_id: str | None = None) -> Run:
+def retry(
+    connection: Connection, ctx: Context, run_id: UUID | str, delay: float = 0.0, tenant_id: str | None = None
+) -> Run:
     """Make a dead or cancelled run pending again; leave any other as it is. Raises RunNotFound."""
-    parameters = {"run_id": run_id, "tenant": tenant_id, "delay": delay}
+    parameters = {"run_id": values.run_id(run_id), "tenant": tenant_id, "delay": delay}
     row = connection.execute(control.retry(ctx.t), parameters).one_or_none()
     if row is None:
         return get(connection, ctx, run_id, tenant_id)
@@ -89,10 +98,10 @@ def stats(connection: Connection, ctx: Context) -> list[QueueStats]:
     return [QueueStats(**row._mapping) for row in connection.execute(reading.stats(ctx.t))]
 
 
-def explain(connection: Connection, ctx: Context, run_id: UUID, tenant_id: str | None = None) -> Explanation:
+def explain(connection: Connection, ctx: Context, run_id: UUID | str, tenant_id: str | None = None) -> Explanation:
     """Which rule holds the run where it is. Raises RunNotFound."""
     run = get(connection, ctx, run_id, tenant_id)
-    row = connection.execute(reading.standing(ctx.t), {"run_id": run_id}).one_or_none()
+    row = connection.execute(reading.standing(ctx.t), {"run_id": run.id}).one_or_none()
     rule, detail = _rule(run, None if row is None else row._mapping)
     return Explanation(run.id, run.status, rule, detail)
 

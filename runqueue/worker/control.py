@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from runqueue.errors import LeaseLost, RunqueueError
 from runqueue.operations.context import STOP_HINT, work_hint
 from runqueue.operations.settle import describe_error
-from runqueue.types import ClaimedRun, Lease
+from runqueue.types import ClaimedRun, Lease, Undecodable
 from runqueue.worker.context import RunContext, SyncRunContext
 from runqueue.worker.decide import jittered, pause_after, to_claim
 from runqueue.worker.engines import Engines
@@ -185,9 +185,11 @@ class Control:
         self._state.stats.claimed += 1
         execution = Execution(self._db.core, claimed, self._db.core.handlers[claimed.run.kind], sent)
         if self._state.is_stuck(claimed.run.id):
-            self._ready.append((execution, Released(self._settings.lease, "an earlier attempt still runs here")))
-            execution.ended.set()
-            self._state.executions.setdefault(claimed.run.id, execution)
+            self._refuse(execution, Released(self._settings.lease, "an earlier attempt still runs here"))
+            return
+        if isinstance(claimed.run.input, Undecodable):
+            reason = ("undecodable", f"the input cannot be read: {claimed.run.input.reason}")
+            self._refuse(execution, Failed(reason, retry=False))
             return
         self._state.add(execution)
         done = lambda outcome: self._ended(execution, outcome)  # noqa: E731
@@ -199,6 +201,13 @@ class Control:
         else:
             sync_context = SyncRunContext(execution, self._engines.handlers)
             execution.start_thread(lambda: function(sync_context), done)
+
+    def _refuse(self, execution: Execution, outcome: Outcome) -> None:
+        """Settle a run without starting its handler."""
+        execution.claim_settlement()
+        execution.ended.set()
+        self._state.add(execution)
+        self._finished(execution, outcome)
 
     def _ended(self, execution: Execution, outcome: Outcome | None) -> None:
         if execution.claim_settlement():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 from collections.abc import Callable
@@ -44,7 +45,7 @@ class Execution:
     @property
     def is_async(self) -> bool:
         """Whether the handler is a coroutine function."""
-        return asyncio.iscoroutinefunction(self.spec.function)
+        return inspect.iscoroutinefunction(self.spec.function)
 
     @property
     def lost(self) -> bool:
@@ -66,26 +67,33 @@ class Execution:
     def tell(self, stop: Stop, *, force_in: float, abandon_in: float) -> bool:
         """Tell the handler to stop: a flag now, a cancellation in `force_in` seconds, given up `abandon_in` after that.
 
-        The first reason counts, but a lost lease overrules any. Returns whether this call was the one that counted.
+        The first reason counts, but a lost lease overrules any; a later one can only bring the times forward. Returns
+        whether this call was the one that counted.
         """
         with self._lock:
+            now = time.monotonic()
+            force_at, abandon_at = now + force_in, now + force_in + abandon_in
+            if self.force_at is not None and self.abandon_at is not None:
+                force_at, abandon_at = min(force_at, self.force_at), min(abandon_at, self.abandon_at)
+            self.force_at, self.abandon_at = force_at, abandon_at
             if self.stop is stop or self.lost or (self.stop is not None and stop is not Stop.LOST):
                 return False
             self.stop = stop
-            now = time.monotonic()
-            self.force_at, self.abandon_at = now + force_in, now + force_in + abandon_in
         self.cancel_requested.set()
         self.on_cancel()
         return True
 
     def next_step(self) -> float | None:
         """When the watchdog has to do something next."""
-        if self.stop is None:
-            timeout = None if self.spec.timeout is None else self.started + self.spec.timeout
-            return self.stop_by if timeout is None else min(timeout, self.stop_by)
-        if not self.forced:
-            return self.force_at
-        return None if self._settled else self.abandon_at
+        if self._settled:
+            return None
+        steps = [] if self.lost else [self.stop_by]
+        if self.stop is None and self.spec.timeout is not None:
+            steps.append(self.started + self.spec.timeout)
+        told = self.abandon_at if self.forced else self.force_at
+        if told is not None:
+            steps.append(told)
+        return min(steps, default=None)
 
     def force(self) -> None:
         """Cancel the coroutine; a thread cannot be stopped, only asked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import signal
@@ -76,6 +77,7 @@ class Worker:
         """
         if threading.current_thread() is not threading.main_thread():
             raise RunqueueError("run() takes the signals of a process and belongs on its main thread: use `async with`")
+        self._stop_early = None
         previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             self._work(until_idle=False)
@@ -89,6 +91,7 @@ class Worker:
         Raises Timeout when that takes longer than `timeout` seconds; the remaining runs are then released.
         """
         limit = values.seconds(timeout, field="timeout")
+        self._stop_early = None
         late = threading.Timer(limit, self.stop, kwargs={"timeout": 0.0})
         late.daemon = True
         late.start()
@@ -104,6 +107,7 @@ class Worker:
 
     async def __aenter__(self) -> Worker:
         """Start in the background; coroutine handlers run on this event loop. Installs no signal handler."""
+        self._stop_early = None
         await asyncio.to_thread(self._prepare)
         self._start(asyncio.get_running_loop(), until_idle=False)
         return self
@@ -167,7 +171,6 @@ class Worker:
         if not self.queue.core.handlers:
             raise InvalidRun("queue", "has no handler: register one with @queue.handler(kind)")
         self.name = worker_name()
-        self._stop_early = None
         self._engines = Engines(self.queue, self._engine, self._async_engine)
         self._engines.control.check()
 
@@ -207,7 +210,7 @@ class Worker:
             self._engines = None
 
     def _has_coroutines(self) -> bool:
-        return any(asyncio.iscoroutinefunction(x.function) for x in self.queue.core.handlers.values())
+        return any(inspect.iscoroutinefunction(x.function) for x in self.queue.core.handlers.values())
 
     def _count(self) -> int:
         stats = self._state.stats

@@ -1,0 +1,55 @@
+"""The tools of the agents. They read real files and run real processes, and change nothing: to repeat one is harmless."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+from importlib.metadata import requires
+from importlib.resources import files
+from pathlib import Path
+
+HERE = Path(str(files("runqueue")))
+
+
+def list_files(package: str, most: int) -> list[str]:
+    """The source files of a part of runqueue, the largest first, at most so many."""
+    found = sorted((HERE / package).rglob("*.py"), key=lambda path: (-path.stat().st_size, path))
+    return [path.relative_to(HERE).as_posix() for path in found[:most]]
+
+
+def read_file(path: str) -> str:
+    """What a file is for, and how long it is."""
+    source = (HERE / path).read_text(encoding="utf-8")
+    purpose = (ast.get_docstring(ast.parse(source)) or "says nothing").splitlines()[0]
+    return f"{len(source.splitlines())} lines: {purpose}"
+
+
+def measure(path: str) -> int:
+    """How many functions a file defines, as another Python sees it."""
+    return len(re.findall(r"FunctionDef\(", _python("-m", "ast", str(HERE / path))))
+
+
+def list_requirements() -> list[str]:
+    """The packages that the installed runqueue needs."""
+    needed = [word for word in requires("runqueue") or [] if ";" not in word]
+    return sorted({re.split(r"[^\w.-]", word)[0] for word in needed})
+
+
+def find_version(package: str) -> str:
+    """The installed version of a package, as another Python sees it."""
+    return _python("-c", f"from importlib.metadata import version; print(version({package!r}))").strip()
+
+
+def crash() -> str:
+    """End this process as the kernel does when memory is short: at once, with no chance to clean up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never"
+
+
+def _python(*words: str) -> str:
+    command = [sys.executable, "-I", *words]
+    return subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=30).stdout

@@ -1,0 +1,94 @@
+"""Databases at volume, each with statistics of another age. Loaded once; every plan is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, NullPool, create_engine, text
+from support.tools import autocommit, with_database
+
+from runqueue.policies import Takeover
+from runqueue.schema import migrate
+from runqueue.schema.tables import tables
+
+KINDS = [f"kind-{n}" for n in range(5)]
+
+TARGET = """
+insert into runqueue.agent_runs (id, tenant_id, kind, status, priority, attempts, fencing_token, settled_token,
+                                 available_at, locked_by, locked_until, finished_at, created_at, updated_at)
+select ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'tenant-' || n % 7, 'kind-' || n / 50 % 5, status,
+       n / 250 % 3, (status <> 'pending')::int, (status <> 'pending')::int, (status = 'done')::int,
+       now() - interval '1 hour' + n * interval '1 ms',
+       case when status = 'leased' then 'worker' end,
+       case when status = 'leased' then now() + interval '1 minute' * (case when n % 100 = 97 then -1 else 1000 end) end,
+       case when status = 'done' then now() end, now() - interval '1 hour', now() - interval '1 hour'
+from (select n, case when n % 50 in (47, 48) then 'leased' when n % 50 >= {pending_from} then 'pending' else 'done' end
+             as status
+      from generate_series(1, 50000) n) x
+"""
+"""Runs of five kinds and three priorities: 2,000 leased, 500 of those expired, and the others pending or done."""
+
+CROWD = """
+insert into runqueue.agent_runs (id, tenant_id, queue, kind, priority, available_at)
+select ('00000000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, 'crowd',
+       case when n % 3 = 0 then 'another' else 'default' end,
+       case when n % 3 = 1 then 'another' else 'kind-' || n % 5 end,
+       case when n % 3 = 2 then n % 4 else 9 end,
+       case when n % 3 = 2 then now() + interval '1 day' else now() - interval '1 day' end
+from generate_series(1, 300000) n
+"""
+"""In front of every due run: 100,000 of another queue, of another kind, and of later, some of a higher priority."""
+
+BACKLOG, DRAINED = TARGET.format(pending_from=0), TARGET.format(pending_from=45)
+ALL_PENDING = "insert into runqueue.agent_runs (id, tenant_id, kind) select gen_random_uuid(), 't', 'kind-' || n % 5 "
+ALL_PENDING += "from generate_series(1, 50000) n"
+MARK_DONE = "update runqueue.agent_runs set status = 'done', finished_at = now() where status = 'pending'"
+ANALYZE = "analyze runqueue.agent_runs"
+
+WORLDS = {
+    "drained, fresh": [DRAINED, ANALYZE],
+    "drained, stale": [ALL_PENDING, ANALYZE, "delete from runqueue.agent_runs", DRAINED, "vacuum runqueue.agent_runs"],
+    "drained, analyzed empty": [ANALYZE, DRAINED],
+    "drained, missing": [DRAINED],
+    "crowded, fresh": [BACKLOG, CROWD, ANALYZE],
+    "crowded, stale": [DRAINED, ANALYZE, "delete from runqueue.agent_runs", BACKLOG, CROWD, "vacuum runqueue.agent_runs"],
+    "crowded, missing": [BACKLOG, CROWD],
+}
+
+
+@pytest.fixture(scope="package")
+def empty(server_url: str) -> Iterator[str]:
+    """The name of a migrated database in which nothing is analyzed unasked."""
+    with _database(server_url, "template0") as name:
+        engine = create_engine(with_database(server_url, name), poolclass=NullPool)
+        migrate.upgrade(engine, indexes=tuple(Takeover().indexes(tables("runqueue"))))
+        with engine.begin() as connection:
+            connection.execute(text("alter table runqueue.agent_runs set (autovacuum_enabled = off)"))
+        yield name
+
+
+@pytest.fixture(scope="package", params=WORLDS)
+def world(request: pytest.FixtureRequest, server_url: str, empty: str) -> Iterator[Connection]:
+    """A connection to a loaded database."""
+    with ExitStack() as stack:
+        url = with_database(server_url, stack.enter_context(_database(server_url, empty)))
+        with autocommit(url) as connection:
+            for statement in WORLDS[request.param]:
+                connection.execute(text(statement))
+        engine = create_engine(url, poolclass=NullPool)
+        yield stack.enter_context(engine.connect())
+
+
+@contextmanager
+def _database(server_url: str, template: str) -> Iterator[str]:
+    name = f"runqueue_plans_{uuid4().hex[:16]}"
+    with autocommit(server_url) as connection:
+        connection.exec_driver_sql(f'create database "{name}" template "{template}"')
+    try:
+        yield name
+    finally:
+        with autocommit(server_url) as connection:
+            connection.exec_driver_sql(f'drop database if exists "{name}" with (force)')
