@@ -128,10 +128,10 @@ class Server:
             except (OSError, subprocess.SubprocessError) as error:
                 output.seek(0)
                 said = output.read() + (self.log.read_text(errors="replace") if self.log.exists() else "")
-                hint = (
-                    f"\nPostgreSQL refuses root. It ran as user {identity['user']}, to whom {self.home} must be open."
+                root = (
+                    f"\nPostgreSQL refuses root, it ran as user {identity.get('user')}: {self.home} must be open to it."
                 )
-                raise DevDatabaseError(f"{error}\n{said[-2000:].rstrip()}{hint if identity else ''}") from error
+                raise DevDatabaseError(f"{error}\n{said[-2000:].rstrip()}{root if identity else ''}") from error
 
     def _pid_file(self) -> list[str]:
         try:

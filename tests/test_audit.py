@@ -89,6 +89,7 @@ def test_a_lawful_archive_and_a_return_from_it(run):
 
 
 def test_inv1_attempts_are_used_up_and_the_run_waits(run):
+    run.lawless()
     run.set("max_attempts=1", CLAIM, f"status='pending', {IDLE}")
     run.only("INV1")
 
@@ -159,6 +160,7 @@ def test_inv3_a_claim_miscounts(run, change):
     ],
 )
 def test_inv3_counts_change_without_a_claim(run, change):
+    run.lawless()
     run.set(CLAIM, CLAIM.replace("locked_until=", "locked_until=now()-'1 min'::interval, deadline_at="), change)
     assert any(x.startswith("INV3") and "entry 4" in x for x in run.found())
 

@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy.engine import make_url
 from support.postgres import own_server
 from support.proxy import Proxy
+from support.tools import eventually
 
 
 def dsn(url):
@@ -44,7 +45,7 @@ def connect(proxy):
     opened = []
 
     def connect(**options):
-        opened.append(psycopg.connect(dsn(proxy.url), connect_timeout=2, **options))
+        opened.append(psycopg.connect(dsn(proxy.url), **options))
         return opened[-1]
 
     yield connect
@@ -68,14 +69,10 @@ def test_a_closed_connection_is_closed_at_the_server(proxy, connect, server):
     connection = connect()
     pid = connection.info.backend_pid
     connection.close()
+    gone = "select 1 where not exists (select from pg_stat_activity where pid = %s)"
     with psycopg.connect(dsn(server.url()), autocommit=True) as direct:
-        for _ in range(100):
-            if direct.execute("select 1 from pg_stat_activity where pid = %s", [pid]).fetchone() is None:
-                break
-            time.sleep(0.02)
-        else:
-            pytest.fail("the backend is still there")
-    assert proxy.connections == 0
+        eventually(lambda: direct.execute(gone, [pid]).fetchone(), what="an end of the backend")
+    eventually(lambda: proxy.connections == 0)
 
 
 def test_cut_resets_all_and_serves_new_ones(proxy, connect):
@@ -121,7 +118,7 @@ def test_blackhole_hangs_and_delivers_late(proxy, connect, server):
     sent = threading.Thread(target=connection.execute, args=["insert into t values (1)"])
     sent.start()
     with pytest.raises(psycopg.errors.ConnectionTimeout):
-        connect()
+        connect(connect_timeout=2)
     sent.join(0.3)
     assert sent.is_alive()
     assert rows(server, 1) == 0
@@ -146,14 +143,14 @@ def test_blackhole_of_answers_only(proxy, connect, server):
 
 def test_delay(proxy, connect):
     connection = connect(autocommit=True)
-    proxy.delay(0.2)
+    proxy.delay(0.5)
     started = time.monotonic()
     connection.execute("select 1")
-    assert 0.4 <= time.monotonic() - started < 2
+    assert time.monotonic() - started >= 1
     proxy.restore()
     started = time.monotonic()
     connection.execute("select 1")
-    assert time.monotonic() - started < 0.2
+    assert time.monotonic() - started < 1
 
 
 def test_cut_after_commit(proxy, connect, server):

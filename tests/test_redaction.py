@@ -66,6 +66,7 @@ SECRET = "S3cr3t!"
         ("{'authorization': 'Bearer S3cr3t!'}", "{'authorization': '[redacted]'}"),
         ("Cookie: a=S3cr3t!; b=S3cr3t!\nHost: h", "Cookie: [redacted]\nHost: h"),
         ("Set-Cookie: sid=S3cr3t!; Path=/", "Set-Cookie: [redacted]"),
+        ("Bearer abc.S3cr3t!", "Bearer [redacted]"),
         ("sent bearer S3cr3t! to h", "sent bearer [redacted] to h"),
         ("sent Basic dXNlcjpTM2NyM3Qh to h", "sent Basic [redacted] to h"),
         # URLs

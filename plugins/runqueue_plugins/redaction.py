@@ -62,8 +62,8 @@ _OPTION = re.compile(rf"""((?<![\w-])--[\w-]{{0,40}}?{_NAME}(?:[ ]|["'],[ ]?["']
 _COOKIE = re.compile(r"""(cookie["']?\s{0,4}:[ \t]{0,8})(?!["'])[^\s;]++(?:;[ \t]{0,8}[^\s;]++)*""", re.IGNORECASE)
 _QUERY = re.compile(r"""([?&](?:key|sig|signature|jwt|x-amz-(?:signature|credential))=)[^&\s"'<>]++""", re.IGNORECASE)
 _SCHEME = re.compile(
-    r"""\b((?i:bearer|basic)[ \t]{1,8})(?!(?:realm|error|scope|charset)=|[A-Z]?[a-z]{0,20}(?:[\s.,;:!?)\]"']|\Z))"""
-    r"""[^\s"',;]++"""
+    r"""\b((?i:bearer|basic)[ \t]{1,8})"""
+    r"""(?!(?:realm|error|scope|charset)=|[A-Z]?[a-z]{0,20}[.,;:!?)\]"']{0,3}(?:\s|\Z))[^\s"',;]++"""
 )
 _SHAPE = re.compile(
     r"""(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))(?:

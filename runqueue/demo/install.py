@@ -10,7 +10,7 @@ SETTINGS = Settings(
     lease=3, heartbeat=0.5, reap_interval=0.5, poll_interval=0.5, retry_base=0.5,
     cancel_grace=3, abandon_after=2, drain_timeout=3, checkpoints_kept=1000,
 )  # fmt: skip
-"""Much shorter than the defaults, so that a lost run is taken over while you watch; and no checkpoint is thrown away."""
+"""Much shorter than the defaults: a lost run is taken over while you watch. And no checkpoint is thrown away."""
 
 MAIN, RISKY = "default", "risky"
 """The queues: what is known to crash has workers of its own, so that it takes no other run down with it."""

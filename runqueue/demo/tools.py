@@ -1,4 +1,4 @@
-"""The tools of the agents. They read real files and run real processes, and change nothing: to repeat one is harmless."""
+"""The tools of the agents: they read real files and run real processes, and to repeat one of them is harmless."""
 
 from __future__ import annotations
 

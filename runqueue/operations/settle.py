@@ -32,10 +32,10 @@ def complete_many(connection: Connection, ctx: Context, done: Sequence[tuple[Lea
         "tokens": [x.fencing_token for x, _ in done],
         "results": [result for _, result in done],
     }
-    ended = set(connection.execute(finish.complete(ctx.t), parameters).scalars())
-    if len(ended) == len(done):
+    ended = {(row.id, row.fencing_token) for row in connection.execute(finish.complete(ctx.t), parameters)}
+    missed = [x for x, _ in done if (x.run_id, x.fencing_token) not in ended]
+    if not missed:
         return []
-    missed = [x for x, _ in done if x.run_id not in ended]
     known = _settled(connection, ctx, missed)
     return [x for x in missed if not _is_own(known, x, RunStatus.DONE)]
 

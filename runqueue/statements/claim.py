@@ -51,8 +51,8 @@ from runqueue.statements.parts import (
     STATEMENT_TIME,
     array,
     choose,
-    ids_of,
     in_seconds,
+    joined,
     run_columns,
     seconds,
 )
@@ -172,7 +172,7 @@ def _mark(t: Tables, order: ClaimOrder, candidates: CTE, *, expiring: bool) -> E
         take["event_seq"] = runs.c.event_seq + choose((candidates.c.expired, ONE), otherwise=NONE)
     marked = (
         update(runs)
-        .where(runs.c.id == ids_of(candidates), runs.c.id == candidates.c.id)
+        .where(runs.c.id == joined(candidates))
         .values(take)
         .returning(
             *run_columns(runs),
@@ -181,14 +181,15 @@ def _mark(t: Tables, order: ClaimOrder, candidates: CTE, *, expiring: bool) -> E
         )
         .cte("marked")
     )
-    saved = t.checkpoints
+    saved = (
+        select(t.checkpoints.c.seq, cast(t.checkpoints.c.state_json, Text).label("state"))
+        .where(t.checkpoints.c.run_id == marked.c.id, t.checkpoints.c.seq == marked.c.checkpoint_seq)
+        .limit(ONE)  # keeps it a probe for each run: a join is planned for more runs than a claim has, as a scan
+        .lateral("saved")
+    )
     result = (
-        select(
-            *marked.c, saved.c.seq.label("checkpoint_found"), cast(saved.c.state_json, Text).label("checkpoint_json")
-        )
-        .select_from(
-            marked.outerjoin(saved, (saved.c.run_id == marked.c.id) & (saved.c.seq == marked.c.checkpoint_seq))
-        )
+        select(*marked.c, saved.c.seq.label("checkpoint_found"), saved.c.state.label("checkpoint_json"))
+        .select_from(marked.outerjoin(saved, true()))
         .where(marked.c.status == LEASED)
     )
     level = () if order.level is None else (marked.c[order.level.name].desc(),)

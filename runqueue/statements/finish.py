@@ -27,7 +27,7 @@ from runqueue.statements.parts import (
     ONE,
     array,
     held,
-    ids_of,
+    joined,
     json_text,
     leases,
     run_columns,
@@ -39,7 +39,7 @@ from runqueue.types import RunStatus
 
 @cache
 def complete(t: Tables) -> Executable:
-    """End the leases given by `ids` and `tokens` as done, with `results`; return the runs that were ended.
+    """End the leases given by `ids` and `tokens` as done, with `results`; return those that were ended.
 
     The rows are locked in id order first, so that two batches cannot deadlock.
     """
@@ -59,7 +59,7 @@ def complete(t: Tables) -> Executable:
     )
     return (
         update(runs)
-        .where(runs.c.id == ids_of(mine), runs.c.id == mine.c.id)
+        .where(runs.c.id == joined(mine))
         .values(
             status=DONE,
             result_json=json_text(mine.c.result),
@@ -72,7 +72,7 @@ def complete(t: Tables) -> Executable:
             finished_at=CLOCK,
             updated_at=CLOCK,
         )
-        .returning(runs.c.id)
+        .returning(runs.c.id, runs.c.fencing_token)
     )
 
 

@@ -31,7 +31,7 @@ def heartbeat(t: Tables) -> Executable:
         update(runs)
         .where(runs.c.id == ids_of(mine))
         .values(locked_until=func.least(until, func.coalesce(runs.c.deadline_at, until)), updated_at=CLOCK)
-        .returning(runs.c.id, runs.c.locked_until, runs.c.cancel_requested_at)
+        .returning(runs.c.id, runs.c.fencing_token, runs.c.locked_until, runs.c.cancel_requested_at)
         .cte("renewed")
     )
     again = leases()
@@ -43,6 +43,8 @@ def heartbeat(t: Tables) -> Executable:
     )
     now_until = func.coalesce(renewed.c.locked_until, seen.c.locked_until)
     still = (seen.c.fencing_token == again.c.token) & seen.c.locked_until.is_not(None)
+    # by token too: a worker may ask for a lost lease and for the newest one of the same run at once
+    this_one = (renewed.c.id == again.c.id) & (renewed.c.fencing_token == again.c.token)
     asked = func.coalesce(renewed.c.cancel_requested_at, seen.c.cancel_requested_at).is_not(None)
     return select(
         again.c.id,
@@ -52,4 +54,4 @@ def heartbeat(t: Tables) -> Executable:
         now_until.label("locked_until"),
         asked.label("cancel_requested"),
         in_seconds(now_until - CLOCK).label("time_left"),
-    ).select_from(again.outerjoin(renewed, renewed.c.id == again.c.id).outerjoin(seen, true()))
+    ).select_from(again.outerjoin(renewed, this_one).outerjoin(seen, true()))

@@ -22,6 +22,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import array as pg_array
 from sqlalchemy.sql import FromClause
 from sqlalchemy.sql.selectable import CTE, TableValuedAlias
 
@@ -86,6 +87,14 @@ def held(t: Tables, given: FromClause) -> list[ColumnElement[bool]]:
 def ids_of(cte: CTE) -> ColumnElement[bool]:
     """`any(array(select id from cte))`: exactly these rows, by the primary key, whatever the planner believes."""
     return func.any(func.array(select(cte.c.id).scalar_subquery()))
+
+
+def joined(cte: CTE) -> ColumnElement[bool]:
+    """`any(array[cte.id])`: one probe of the primary key for each row. No other join can serve it.
+
+    A plain join lets a stale estimate choose a scan of the table; together with `ids_of` it looks up all ids for each.
+    """
+    return func.any(pg_array([cte.c.id]))
 
 
 def run_columns(source: FromClause) -> list[ColumnElement[Any]]:

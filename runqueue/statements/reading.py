@@ -129,8 +129,9 @@ def stats(t: Tables) -> Executable:
 
 @cache
 def standing(t: Tables) -> Executable:
-    """What `explain` needs of a hot run: seconds until it is due, until its lease ends, and whether it is paused."""
+    """What `explain` needs of a hot run: itself, seconds until it is due, until its lease ends, whether it is paused."""
     runs, pauses = t.runs, t.pauses
+    tenant = bindparam("tenant", type_=Text)
     paused = exists().where(
         pauses.c.queue == runs.c.queue, or_(pauses.c.kind == ANY_KIND, pauses.c.kind == runs.c.kind)
     )
@@ -150,8 +151,9 @@ def standing(t: Tables) -> Executable:
     )
     count = select(func.count()).select_from(ahead).correlate(runs).scalar_subquery()
     return select(
+        *run_columns(runs),
         in_seconds(runs.c.available_at - STATEMENT_TIME).label("due_in"),
         in_seconds(runs.c.locked_until - STATEMENT_TIME).label("lease_left"),
         paused.label("paused"),
         count.label("ahead"),
-    ).where(runs.c.id == bindparam("run_id", type_=Uuid))
+    ).where(runs.c.id == bindparam("run_id", type_=Uuid), or_(tenant.is_(None), runs.c.tenant_id == tenant))

@@ -6,8 +6,9 @@ import asyncio
 import enum
 from dataclasses import dataclass
 
+from runqueue import values
 from runqueue.core import Core
-from runqueue.errors import Discard, LeaseLost, Retry, RunCancelled, Snooze
+from runqueue.errors import Discard, InvalidRun, LeaseLost, Retry, RunCancelled, Snooze
 from runqueue.operations.settle import describe_error
 from runqueue.types import Lease
 
@@ -68,15 +69,23 @@ def of_error(core: Core, lease: Lease, error: BaseException, stop: Stop | None) 
     if stop is not None:
         return of_stop(stop)
     match error:
-        case Snooze():
-            return Released(error.delay, "snoozed")
-        case Retry():
-            return Failed(describe_error(core.ctx, error), delay=error.delay)
+        case Snooze() | Retry():
+            return _of_instruction(core, error)
         case Discard():
             return Failed(describe_error(core.ctx, error), retry=False)
         case RunCancelled() | asyncio.CancelledError():
             return Failed((type(error).__name__, "the handler was cancelled, but nobody had asked for that"))
     return Failed(describe_error(core.ctx, error))
+
+
+def _of_instruction(core: Core, error: Snooze | Retry) -> Outcome:
+    try:
+        delay = None if error.delay is None else values.seconds(error.delay, field="delay")
+    except InvalidRun as wrong:  # a delay that nobody can wait for is a mistake of the handler's, like any other
+        return Failed(describe_error(core.ctx, wrong))
+    if isinstance(error, Snooze):
+        return Released(delay or 0.0, "snoozed")
+    return Failed(describe_error(core.ctx, error), delay=delay)
 
 
 def of_stop(stop: Stop) -> Outcome | None:

@@ -1,4 +1,4 @@
-"""What a statement costs: its plan, executed, with the rows that its scans looked at and the buffers that it touched."""
+"""What a statement costs: its plan, executed, with the rows that its scans looked at, and the buffers."""
 
 from __future__ import annotations
 

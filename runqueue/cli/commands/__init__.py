@@ -1,0 +1,1 @@
+"""The commands, a module for each subject; loaded when they are run, or listed by `--help`."""

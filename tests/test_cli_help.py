@@ -1,0 +1,101 @@
+"""What a newcomer sees first: the help is complete, its examples are right, and nothing heavy is loaded for it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+import click
+import pytest
+from support.cli import caller, environment, process
+
+from runqueue import __version__
+from runqueue.cli.main import COMMANDS, cli
+
+HEAVY = ["sqlalchemy", "psycopg", "alembic", "rich", "tenacity", "pluggy", "runqueue_migrations", "asyncio"]
+
+
+def modules_after(tmp_path, *arguments):
+    code = f"""
+import sys
+from runqueue.cli.main import run
+code = run({list(arguments)!r})
+print(*sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    return done.returncode, {x.partition(".")[0] for x in done.stderr.split()}
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return caller(monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("--version",), *((name, "--help") for name in COMMANDS), ("list", "--nonsense"), ("lst",)],
+    ids=" ".join,
+)
+def test_help_and_usage_errors_load_nothing_heavy(tmp_path, arguments):
+    code, loaded = modules_after(tmp_path, *arguments)
+    assert code == (0 if arguments[-1] in ("--help", "--version") else 2)
+    assert "click" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_a_command_that_needs_them_loads_them(tmp_path):
+    """The check above would see it."""
+    code, loaded = modules_after(tmp_path, "migrate", "--sql")
+    assert code == 0
+    assert {"sqlalchemy", "alembic"} <= loaded
+
+
+def test_help_lists_every_command_with_what_it_does(call):
+    result = call("--help")
+    assert result.code == 0
+    assert result.err == ""
+    for name in COMMANDS:
+        found = [x for x in result.out.splitlines() if x.split()[:1] == [name] and len(x.split()) > 3]
+        assert len(found) == 1, name
+    assert "Exit codes" in result.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example_that_is_right(call, name):
+    result = call(name, "-h")
+    example = result.out.split("Example:\n")[1].strip()
+    program, *words = shlex.split(example)
+    assert program == "runqueue"
+    assert words[0] == name
+    with cli.make_context("runqueue", list(words)) as context:  # parsed, not run
+        command = cli.get_command(context, name)
+        command.make_context(name, words[1:], parent=context).close()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_explained(name):
+    command = cli.get_command(click.Context(cli), name)
+    assert [x.name for x in command.params if isinstance(x, click.Option) and not x.help] == []
+
+
+def test_options_of_runqueue_may_stand_before_and_after_the_command(call):
+    before = call("--claim", "takeover", "--schema", "elsewhere", "migrate", "--sql")
+    after = call("migrate", "--sql", "--claim", "takeover", "--schema", "elsewhere")
+    assert before == after
+    assert "CONCURRENTLY agent_runs_expiry_idx ON elsewhere.agent_runs" in before.out
+
+
+def test_version(call):
+    assert call("--version").out == f"runqueue {__version__}\n"
+
+
+def test_without_a_command_help_and_a_usage_error(tmp_path):
+    result = process(cwd=tmp_path)
+    assert (result.code, result.out) == (2, "")
+    assert "Commands" not in result.err
+    assert "enqueue" in result.err
