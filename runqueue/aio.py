@@ -205,7 +205,7 @@ class AsyncRunQueue:
 
     async def reap(self, limit: int | None = None) -> Reaped:
         """Move at most `limit` runs whose lease has expired: to pending, dead or cancelled."""
-        batch = self.core.batch(limit or self.settings.reap_limit)
+        batch = self.core.batch(self.settings.reap_limit if limit is None else limit)
         try:
             return await self._single(maintain.reap, batch)
         except DBAPIError as error:

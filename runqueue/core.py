@@ -95,7 +95,7 @@ class Core:
         """What a claim must know of the kinds: the rules of the registered handlers, defaults for others."""
         if names is None:
             return None
-        return [self._kind(values.name(x, field="kinds")) for x in names]
+        return [self._kind(x) for x in dict.fromkeys(values.name(x, field="kinds") for x in names)]
 
     def _kind(self, name: str) -> Kind:
         spec = self.handlers.get(name)
@@ -143,7 +143,7 @@ class Core:
         """Check the names of the queues to claim from."""
         if isinstance(names, str):
             raise InvalidRun("queues", f"must be a list of names, not the string {names!r}")
-        return [values.name(x, field="queues") for x in names]
+        return list(dict.fromkeys(values.name(x, field="queues") for x in names))
 
     def lane(self, queue: str, kind: str | None) -> tuple[str, str]:
         """Check a queue, and a kind in it; no kind is stored as the empty string."""

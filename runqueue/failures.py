@@ -6,6 +6,7 @@ that is asked of an exception may raise anything, and `describe` still answers.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from runqueue.values import clean
@@ -19,6 +20,7 @@ _NOTES = 5
 _VISITS = 1000
 _UNKNOWN = "Exception"
 _MISSING = object()
+_QUOTED = re.compile(r'"(?:.*"|.*)')
 
 
 def describe(error: BaseException | str) -> tuple[str, str]:
@@ -94,10 +96,17 @@ def _wrapped(error: Any) -> Any:
 
 
 def _driver(error: Any) -> str:
-    """The first line of a driver's error, with its SQLSTATE. The lines after it quote values of the row."""
+    """The first line of a driver's error, with its SQLSTATE. The lines after it quote values of the row.
+
+    So does the first line where the value itself is wrong, class 22: `invalid input syntax for type integer: "…"`.
+    """
     state = _ask(error, "sqlstate", None) or _ask(error, "pgcode", None)
     line = _first_line(_text(error))
-    return f"{line} (sqlstate {clean(state, 20)})" if _is(state, str) else line
+    if not _is(state, str):
+        return line
+    if state.startswith("22"):
+        line = _QUOTED.sub('"…"', line)
+    return f"{line} (sqlstate {clean(state, 20)})"
 
 
 def _leaves(group: Any) -> str:

@@ -70,7 +70,7 @@ def test_every_setting_can_be_a_variable(tmp_path):
         ("runqueue.toml", "plugins = [1]", ["plugins in runqueue.toml", "list of names"]),
         ("runqueue.toml", "lease = 10", ["lease in runqueue.toml", "half of the lease"]),
         ("runqueue.toml", "poll_interval = 0", ["poll_interval in runqueue.toml", "greater than 0"]),
-        ("runqueue.toml", "lease = ", ["runqueue.toml", "cannot be read", "line 1"]),
+        ("runqueue.toml", "lease = =", ["runqueue.toml", "cannot be read", "line 1"]),
         ("pyproject.toml", "[tool]\nrunqueue = 1", ["[tool.runqueue] in pyproject.toml", "must be a table"]),
     ],
 )

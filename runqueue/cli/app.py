@@ -46,8 +46,9 @@ class App:
     @cached_property
     def database_url(self) -> str | None:
         """The database that was configured, or that `--embedded` has started; checked, not connected to."""
-        url = self._start() if self.embedded else self.config.database_url
-        for key, value in (("database_url", url), ("listen_url", self.config.settings.listen_url)):
+        config = self.config
+        url = self._start() if self.embedded else config.database_url
+        for key, value in (("database_url", url), ("listen_url", config.settings.listen_url)):
             if value is not None:
                 self._check(key, value)
         return url

@@ -89,7 +89,8 @@ class LiveView:
         for x in self._lines:
             status = Text(x.status, style=STYLES.get(x.status, ""))
             steps = f"{x.steps:>3} {'#' * min(x.steps, 24)}"
-            table.add_row(x.name, x.tenant, x.kind, status, str(x.attempts), str(x.worker or ""), steps)
+            plain = [Text(word) for word in (x.name, x.tenant, x.kind, str(x.attempts), str(x.worker or ""), steps)]
+            table.add_row(*plain[:3], status, *plain[3:])
         return Group(table, *(Text(said) for said in self._said))
 
 

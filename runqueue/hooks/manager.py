@@ -12,10 +12,11 @@ from typing import Any
 import pluggy
 from sqlalchemy import Table
 
-from runqueue.errors import PluginError
+from runqueue.errors import InvalidRun, PluginError
 from runqueue.hooks import specs
 from runqueue.order import ClaimOrder
 from runqueue.settings import Settings
+from runqueue.values import seconds
 
 DEFAULTS = ("priority", "backoff", "redaction")
 """What decides where no named plugin does. These are plugins like any other."""
@@ -55,15 +56,18 @@ class Hooks:
         """Seconds until the next attempt, `math.inf` for none."""
         hook = self._manager.hook.runqueue_retry_delay
         delay: Any = hook(kind=kind, attempts=attempts, error_code=error_code, settings=settings)
-        if not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:
-            raise PluginError(f"runqueue_retry_delay must return seconds, not {delay!r}")
-        return float(delay)
+        if delay == math.inf:
+            return math.inf
+        try:
+            return seconds(delay, field="delay")
+        except InvalidRun as error:
+            raise PluginError(f"runqueue_retry_delay returned a {error}") from error
 
     def redact(self, text: str) -> str:
         """What may be stored of an error's text. Never fails: what cannot be redacted is not stored."""
         try:
             redacted = self._manager.hook.runqueue_redact(text=text)
-        except Exception:
+        except BaseException:  # SystemExit and the like too: the run that failed must be settled
             log.exception("a redaction plugin failed; the text is withheld")
             return "[withheld: redaction failed]"
         return redacted if isinstance(redacted, str) else "[withheld: nothing redacts]"

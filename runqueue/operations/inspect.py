@@ -27,7 +27,9 @@ def get(connection: Connection, ctx: Context, run_id: UUID | str, tenant_id: str
 
 def list_runs(connection: Connection, ctx: Context, filters: dict[str, str], limit: int, cursor: UUID | None) -> Page:
     """Runs, newest first."""
-    statement = reading.page(ctx.t, tuple(sorted(filters)), after=cursor is not None)
+    status = RunStatus(filters["status"]) if "status" in filters else None
+    names = tuple(sorted(filters.keys() - {"status"}))
+    statement = reading.page(ctx.t, names, status=status, after=cursor is not None)
     rows = connection.execute(statement, {**filters, "limit": limit + 1, "cursor": cursor}).all()
     runs = tuple(run_of(row) for row in rows[:limit])
     return Page(runs, runs[-1].id if len(rows) > limit else None)
@@ -100,8 +102,10 @@ def stats(connection: Connection, ctx: Context) -> list[QueueStats]:
 
 def explain(connection: Connection, ctx: Context, run_id: UUID | str, tenant_id: str | None = None) -> Explanation:
     """Which rule holds the run where it is. Raises RunNotFound."""
-    run = get(connection, ctx, run_id, tenant_id)
-    row = connection.execute(reading.standing(ctx.t), {"run_id": run.id}).one_or_none()
+    # a hot run and where it stands are one look: between two it could move
+    wanted = {"run_id": values.run_id(run_id), "tenant": tenant_id}
+    row = connection.execute(reading.standing(ctx.t), wanted).one_or_none()
+    run = get(connection, ctx, run_id, tenant_id) if row is None else run_of(row)
     rule, detail = _rule(run, None if row is None else row._mapping)
     return Explanation(run.id, run.status, rule, detail)
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from alembic import command, context
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, Index, create_engine, func, select, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateIndex, CreateSchema, DropIndex
 
 from runqueue.errors import RunqueueError
@@ -30,12 +31,13 @@ def upgrade(
     `indexes` are those that a claim policy brings; they are made concurrently, and rebuilt where a crash left an
     invalid one. Opens its own connection; not to be called inside a migration of the application.
     """
+    schema = schema_name(schema)
     _refuse_inside_a_migration()
     own = create_engine(engine) if isinstance(engine, str) else engine
     try:
         with own.connect().execution_options(isolation_level="READ COMMITTED") as connection, connection.begin():
             _lock(connection, schema, wait)
-            connection.execute(CreateSchema(schema_name(schema), if_not_exists=True))
+            connection.execute(CreateSchema(schema, if_not_exists=True))
             with _ALEMBIC_IS_GLOBAL:
                 command.upgrade(_config(schema, connection), "head")
         if indexes:
@@ -49,6 +51,7 @@ def upgrade(
 
 def downgrade(engine: Engine, revision: str = "base", *, schema: str = "runqueue") -> None:
     """Undo revisions, down to `revision`. Data goes with the tables."""
+    schema = schema_name(schema)
     with engine.connect() as connection, connection.begin():
         _lock(connection, schema, 60)
         with _ALEMBIC_IS_GLOBAL:
@@ -57,18 +60,20 @@ def downgrade(engine: Engine, revision: str = "base", *, schema: str = "runqueue
 
 def current(engine: Engine, *, schema: str = "runqueue") -> int | None:
     """The version that the database has, None where there is no schema."""
+    schema = schema_name(schema)
     with engine.connect() as connection:
         return recorded_version(connection, schema)
 
 
 def sql(*, schema: str = "runqueue") -> str:
     """The DDL of all revisions, for people who run it themselves."""
+    schema = schema_name(schema)
     out = io.StringIO()
     config = _config(schema, None)
     config.output_buffer = out
     with _ALEMBIC_IS_GLOBAL:
         command.upgrade(config, "head", sql=True)
-    return f'CREATE SCHEMA IF NOT EXISTS "{schema_name(schema)}";\n\n{out.getvalue()}'
+    return f'CREATE SCHEMA IF NOT EXISTS "{schema}";\n\n{out.getvalue()}'
 
 
 def include_name(
@@ -98,8 +103,14 @@ def _refuse_inside_a_migration() -> None:
 
 
 def _lock(connection: Connection, schema: str, wait: float) -> None:
-    connection.execute(select(func.set_config("lock_timeout", f"{int(wait * 1000)}ms", True)))
-    connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"runqueue.migrate.{schema}", 0))))
+    # taken before the version is read, and held to the commit; its timeout is that of the DDL too
+    connection.execute(select(func.set_config("lock_timeout", f"{max(1, int(wait * 1000))}ms", True)))
+    try:
+        connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"runqueue.migrate.{schema}", 0))))
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != "55P03":
+            raise
+        raise RunqueueError(f"another process has been migrating {schema!r} for {wait:g} s") from error
 
 
 @contextmanager

@@ -28,11 +28,11 @@ SCHEMA_VERSION = 1
 
 COMMENT = "runqueue schema "
 
-FINITE = (
-    "isfinite(available_at) and available_at < '9999-01-01 00:00:00+00' and isfinite(created_at) "
-    "and isfinite(updated_at) and isfinite(coalesce(locked_until, created_at)) "
-    "and isfinite(coalesce(finished_at, created_at)) and isfinite(coalesce(cancel_requested_at, created_at)) "
-    "and isfinite(coalesce(deadline_at, created_at))"
+READABLE = (
+    "least(available_at, locked_until, deadline_at, cancel_requested_at, created_at, updated_at, finished_at) "
+    ">= '1970-01-01 00:00:00+00' and "
+    "greatest(available_at, locked_until, deadline_at, cancel_requested_at, created_at, updated_at, finished_at) "
+    "< '9999-01-01 00:00:00+00'"
 )
 
 RUN_CHECKS = {
@@ -43,7 +43,7 @@ RUN_CHECKS = {
     "attempts_left": "attempts < max_attempts or status <> 'pending'",
     "tokens": "settled_token between 0 and fencing_token",
     "on_lost": "on_lost in ('retry', 'fail')",
-    "times": FINITE,
+    "times": READABLE,
 }
 
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")

@@ -34,6 +34,8 @@ from runqueue.statements.parts import (
     in_seconds,
     run_columns,
 )
+from runqueue.statements.parts import status as status_literal
+from runqueue.types import RunStatus
 
 FILTERS = ("tenant_id", "queue", "kind", "status")
 
@@ -62,11 +64,13 @@ def by_ids(t: Tables) -> Executable:
 
 
 @cache
-def page(t: Tables, filters: tuple[str, ...], *, after: bool) -> Executable:
-    """Runs, newest id first, equal in the columns `filters`, below the id `cursor` with `after`."""
+def page(t: Tables, filters: tuple[str, ...], *, status: RunStatus | None, after: bool) -> Executable:
+    """Runs, newest id first, equal in the columns `filters` and in `status`, below the id `cursor` with `after`."""
 
     def of(table: Any) -> Select[Any]:
         statement = select(*run_columns(table)).where(*(table.c[x] == bindparam(x, type_=Text) for x in filters))
+        if status is not None:
+            statement = statement.where(table.c.status == status_literal(status))
         if after:
             statement = statement.where(table.c.id < bindparam("cursor", type_=Uuid))
         return statement.order_by(table.c.id.desc()).limit(bindparam("limit", type_=BigInteger))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from runqueue.errors import LeaseLost, RunqueueError
+from runqueue.errors import LeaseLost
 from runqueue.operations.context import STOP_HINT, work_hint
 from runqueue.operations.settle import describe_error
 from runqueue.types import ClaimedRun, Lease, Undecodable
@@ -276,14 +276,22 @@ class Control:
                     self._settled(execution, "cancelled")
         except LeaseLost:
             self._settled(execution, "lease_lost")
+        except DBAPIError as error:
+            if not _is_fault_of_data(error):
+                raise
+            # this one cannot be written, whatever is tried: its lease will expire, and the others go on
+            log.error("run %s could not be settled: %s", execution.claimed.run.id, type(error.orig).__name__)
+            self._settled(execution, "lease_lost")
 
     def _fail(self, lease: Lease, error: tuple[str, str], retry: bool, delay: float | None) -> None:
         try:
             self._db.fail_described(lease, error, retry=retry, delay=delay)
         except LeaseLost:
             raise
-        except RunqueueError:
-            # a plugin that decides the delay failed; the run must be settled all the same
+        except SQLAlchemyError:
+            raise
+        except BaseException:
+            # whatever a plugin that decides the delay raises, the run must be settled all the same
             log.exception("the retry policy failed; the run waits for the cap")
             self._db.fail_described(lease, error, retry=retry, delay=self._settings.retry_cap)
 
@@ -313,4 +321,4 @@ class Control:
 
 def _is_fault_of_data(error: DBAPIError) -> bool:
     state = getattr(error.orig, "sqlstate", None) or ""
-    return not error.connection_invalidated and state[:2] in {"22", "23", "54"}
+    return not error.connection_invalidated and state[:2] in {"22", "23", "54", "P0"}

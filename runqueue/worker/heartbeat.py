@@ -59,11 +59,12 @@ class Heartbeats:
             try:
                 again = self._renew()
                 failures = 0
-            except SQLAlchemyError as error:
+            except Exception as error:
                 failures += 1
                 self._state.stats.database_errors += 1
                 if failures == 1:
-                    log.warning("a heartbeat failed, trying again: %s", type(error).__name__)
+                    unforeseen = not isinstance(error, SQLAlchemyError)
+                    log.warning("a heartbeat failed, trying again: %s", type(error).__name__, exc_info=unforeseen)
             if asked:
                 self._stopping.wait(0.05)  # many wake-ups at once are one
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from runqueue.worker.execution import Execution
 from runqueue.worker.outcome import Outcome, Stop
 from runqueue.worker.state import State
+
+log = logging.getLogger("runqueue.worker")
 
 TICK = 0.05
 """How late a deadline may be noticed, in seconds."""
@@ -46,13 +49,19 @@ class Watchdog:
             for execution in self._state.all():
                 due = None if execution.ended.is_set() else execution.next_step()
                 if due is not None and due <= now:
-                    self._act(execution, now)
+                    self._try(execution, now)
                     due = execution.next_step()
                 if due is not None:
                     soonest = due if soonest is None else min(soonest, due)
             # deadlines move without a word when a heartbeat is accepted, only ever to later
             self._changed.wait(None if soonest is None else max(TICK, min(soonest - now, 1.0)))
             self._changed.clear()
+
+    def _try(self, execution: Execution, now: float) -> None:
+        try:
+            self._act(execution, now)
+        except Exception:  # one run's fault must not leave the others without a watch
+            log.exception("run %s could not be stopped, trying again", execution.claimed.run.id)
 
     def _act(self, execution: Execution, now: float) -> None:
         spec = execution.spec

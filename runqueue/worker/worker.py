@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import os
@@ -25,6 +26,9 @@ from runqueue.worker.engines import Engines
 from runqueue.worker.state import State, WorkerStats, worker_name
 
 log = logging.getLogger("runqueue.worker")
+
+LOOP_GRACE = 2.0
+"""How long the end of a worker waits for its event loop, in seconds."""
 
 
 class Worker:
@@ -160,9 +164,11 @@ class Worker:
             self._close()
             if loop is not None:
                 if engines is not None:
-                    asyncio.run_coroutine_threadsafe(engines.dispose_async(), loop).result(10)
+                    disposed = asyncio.run_coroutine_threadsafe(engines.dispose_async(), loop)
+                    with contextlib.suppress(TimeoutError):  # a handler that was given up may block the loop
+                        disposed.result(LOOP_GRACE)
                 loop.call_soon_threadsafe(loop.stop)
-                thread.join(5)
+                thread.join(LOOP_GRACE)
 
     def _prepare(self) -> None:
         """Check everything that can be wrong before any thread is started."""
@@ -172,7 +178,11 @@ class Worker:
             raise InvalidRun("queue", "has no handler: register one with @queue.handler(kind)")
         self.name = worker_name()
         self._engines = Engines(self.queue, self._engine, self._async_engine)
-        self._engines.control.check()
+        try:
+            self._engines.control.check()
+        except BaseException:
+            self._close()
+            raise
 
     def _start(self, loop: asyncio.AbstractEventLoop | None, *, until_idle: bool) -> None:
         assert self._engines is not None
@@ -197,10 +207,10 @@ class Worker:
                 deadlines=self.queue.core.deadlines,
             )
             self._listener.start()
+        if self._stop_early is not None:  # a signal came first: nothing may be claimed any more
+            self._control.drain(self._stop_early)
         self._control.start()
         log.info("worker %s works on %s", self.name, ", ".join(self.queues))
-        if self._stop_early is not None:
-            self._control.drain(self._stop_early)
 
     def _close(self) -> None:
         if self._listener is not None:

@@ -19,8 +19,9 @@ from support.postgres import OwnServer, own_server
 from support.proxy import Proxy
 from support.tools import autocommit, eventually
 
-from runqueue import RunQueue, Settings, SyncRunContext, Worker
+from runqueue import RunQueue, Settings, Worker
 from runqueue.schema import migrate
+from runqueue.worker import SyncRunContext
 
 COMPLETES = b"'done'"
 """Only the statement that completes runs has this."""
@@ -73,6 +74,7 @@ def test_server_crash_before_the_acknowledgement_changes_nothing(server: OwnServ
             eventually(lambda: worker.stats.database_errors, 10, what="a failed acknowledgement")
             server.start()
             eventually(lambda: worker.stats.completed, 15, what="the acknowledgement")
+            queue.engine.dispose()  # the application's own pool, which knows nothing of the crash
             done = queue.get(run.id)
             assert (done.status, done.attempts, done.result) == ("done", 1, "first, attempt 1")
             assert handler.calls == 1
@@ -157,7 +159,7 @@ def test_nothing_is_claimed_while_acknowledgements_fail(plain: RunQueue, monkeyp
     with running(Worker(plain)) as worker:
         eventually(lambda: worker.stats.database_errors, 10, what="a failed acknowledgement")
         more = [plain.enqueue("work", tenant_id="acme") for _ in range(5)]
-        eventually(lambda: worker.stats.database_errors >= 4, 10, what="more failures")
+        eventually(lambda: worker.stats.database_errors >= 3, 10, what="more failures")
         assert worker.stats.claimed == 1
         failing.clear()
         for run in [first, *more]:

@@ -9,7 +9,8 @@ from support.effects import Effects
 from support.here import running
 from support.tools import eventually
 
-from runqueue import LeaseLost, RunQueue, SyncRunContext, Worker
+from runqueue import LeaseLost, RunQueue, Worker
+from runqueue.worker import SyncRunContext
 
 
 def _threads() -> int:

@@ -12,11 +12,11 @@ down_revision = None
 branch_labels = ("runqueue",)
 depends_on = None
 
-TIMES_ARE_FINITE = (
-    "isfinite(available_at) and available_at < '9999-01-01 00:00:00+00' and isfinite(created_at) "
-    "and isfinite(updated_at) and isfinite(coalesce(locked_until, created_at)) "
-    "and isfinite(coalesce(finished_at, created_at)) and isfinite(coalesce(cancel_requested_at, created_at)) "
-    "and isfinite(coalesce(deadline_at, created_at))"
+TIMES_ARE_READABLE = (
+    "least(available_at, locked_until, deadline_at, cancel_requested_at, created_at, updated_at, finished_at) "
+    ">= '1970-01-01 00:00:00+00' and "
+    "greatest(available_at, locked_until, deadline_at, cancel_requested_at, created_at, updated_at, finished_at) "
+    "< '9999-01-01 00:00:00+00'"
 )
 
 CHECKS = {
@@ -27,7 +27,7 @@ CHECKS = {
     "attempts_left": "attempts < max_attempts or status <> 'pending'",
     "tokens": "settled_token between 0 and fencing_token",
     "on_lost": "on_lost in ('retry', 'fail')",
-    "times": TIMES_ARE_FINITE,
+    "times": TIMES_ARE_READABLE,
 }
 
 

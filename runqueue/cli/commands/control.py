@@ -23,7 +23,7 @@ ids = click.argument("run_ids", metavar="ID...", type=click.UUID, nargs=-1, requ
 @json_option("each run as a line of JSON")
 @pass_app
 def cancel(app: App, run_ids: Sequence[UUID], reason: str | None, as_json: bool) -> int:
-    """Cancel runs.
+    """Cancel runs, or ask the workers that have them to stop.
 
     A run that waits is cancelled at once. One that a worker has is asked to stop, which takes a moment. One that has
     ended stays as it is.
@@ -73,8 +73,7 @@ def reap(app: App, limit: int | None, as_json: bool) -> int:
     end. Under --claim takeover the workers claim lost runs directly, and only those that must end are moved here.
     """
     app.log()
-    queue = app.queue
-    done = asdict(queue.reap(queue.settings.reap_limit if limit is None else limit))
+    done = asdict(app.queue.reap(limit))
     if as_json:
         output.document(done)
     else:
@@ -98,7 +97,7 @@ def pause(app: App, queue: str, kind: str | None, reason: str | None) -> None:
 @click.option("--kind", metavar="NAME", help="Undo the pause of this kind.")
 @pass_app
 def resume(app: App, queue: str, kind: str | None) -> None:
-    """Undo `pause`."""
+    """Let workers take runs from QUEUE again."""
     app.log()
     app.queue.resume(queue, kind)
 
