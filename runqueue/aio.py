@@ -220,7 +220,11 @@ class AsyncRunQueue:
         async with self.engine.connect() as connection:
             await connection.execution_options(isolation_level="READ COMMITTED")
             await connection.run_sync(pending.begin)
-            yield AsyncTransaction(connection, pending)
+            try:
+                yield AsyncTransaction(connection, pending)
+            except BaseException:
+                await connection.run_sync(pending.roll_back)
+                raise
             await connection.run_sync(pending.commit)
 
     # ---------------------------------------------------------------------------------------- control and reading
@@ -321,7 +325,7 @@ class AsyncRunQueue:
         """Reach the database and look at the schema. Raises SchemaOutdated."""
         async with self.engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
-            await connection.run_sync(self.core.call, lambda c, _: self.core.isolation(c))
+            await connection.run_sync(self.core.call, lambda c, _: self.core.look(c))
 
     # ------------------------------------------------------------------------------------------------ transactions
 
@@ -374,6 +378,11 @@ class AsyncRunQueue:
             seen["status"] = state[0]
             return done(state)
 
-        if not await self._watcher.wait(wanted, look, None if timeout is None else delay_of(timeout)):
+        limit = None if timeout is None else delay_of(timeout)
+        if limit == 0:  # there is no time for the watcher's next look: ask once
+            done_now = look((await self._run(inspect.watch, [wanted])).get(wanted))
+        else:
+            done_now = await self._watcher.wait(wanted, look, limit)
+        if not done_now:
             raise Timeout(f"run {run_id}: nothing new within {timeout} s")
         return seen["status"]

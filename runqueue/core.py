@@ -19,6 +19,7 @@ from runqueue.hooks.manager import Hooks
 from runqueue.operations.claim import Kind
 from runqueue.operations.context import Context
 from runqueue.policies import ClaimPolicy, policy
+from runqueue.schema.indexes import index_state
 from runqueue.schema.tables import tables
 from runqueue.schema.version import require_version
 from runqueue.settings import Settings
@@ -117,6 +118,19 @@ class Core:
             default = connection.execute(select(func.current_setting("default_transaction_isolation"))).scalar_one()
             self.known_isolation = "AUTOCOMMIT" if default == "read committed" else "READ COMMITTED"
         return self.known_isolation
+
+    def look(self, connection: Connection) -> None:
+        """Check the schema, and say which index the claim policy would work much better with."""
+        self.isolation(connection)
+        t, policy = self.ctx.t, self.ctx.policy
+        for index in policy.indexes(t):
+            if not index_state(connection, t.schema, str(index.name)):
+                log.warning(
+                    "the claim policy %r is slow without the index %s: run `runqueue migrate --claim %s`",
+                    policy.name,
+                    index.name,
+                    policy.name,
+                )
 
     def call(self, connection: Connection, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation on a connection of ours that is in AUTOCOMMIT, under the client-side deadline."""

@@ -216,7 +216,11 @@ class RunQueue:
         pending = Pending(self.core, lease)
         with self._connect("READ COMMITTED") as connection:
             pending.begin(connection)
-            yield Transaction(connection, pending)
+            try:
+                yield Transaction(connection, pending)
+            except BaseException:
+                pending.roll_back(connection)
+                raise
             pending.commit(connection)
 
     # ---------------------------------------------------------------------------------------- control and reading
@@ -310,7 +314,7 @@ class RunQueue:
     def check(self) -> None:
         """Reach the database and look at the schema. Raises SchemaOutdated."""
         with self._connect("AUTOCOMMIT") as connection:
-            self.core.call(connection, lambda c, _: self.core.isolation(c))
+            self.core.call(connection, lambda c, _: self.core.look(c))
 
     # ------------------------------------------------------------------------------------------------ transactions
 
@@ -356,6 +360,11 @@ class RunQueue:
             seen["status"] = state[0]
             return done(state)
 
-        if not self._watcher.wait(wanted, look, None if timeout is None else delay_of(timeout)):
+        limit = None if timeout is None else delay_of(timeout)
+        if limit == 0:  # there is no time for the watcher's next look: ask once
+            done_now = look(self._run(inspect.watch, [wanted]).get(wanted))
+        else:
+            done_now = self._watcher.wait(wanted, look, limit)
+        if not done_now:
             raise Timeout(f"run {run_id}: nothing new within {timeout} s")
         return seen["status"]

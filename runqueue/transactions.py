@@ -57,6 +57,16 @@ class Pending:
             fenced.write(connection, self.core.ctx, self.lease, self.events, self.checkpoint)
             connection.commit()
 
+    def roll_back(self, connection: Connection) -> None:
+        """Undo all. A session that is dead must not hide, by its own error, the one that is being raised."""
+        if connection.invalidated:
+            return
+        try:
+            with self.core.guard(connection):
+                connection.rollback()
+        except Exception:
+            connection.invalidate()
+
 
 class Transaction:
     """A fenced transaction of a sync handler. `connection` is inside it: write your own rows through it."""

@@ -30,9 +30,18 @@ def one_line(result, *parts):
     assert [x for x in parts if x not in result.err] == [], result.err
 
 
-def test_0_when_it_worked(url, tmp_path):
-    result = process("list", cwd=tmp_path, RUNQUEUE_DATABASE_URL=url)
-    assert (result.code, result.out, result.err) == (0, "", "")
+def test_the_code_is_that_of_the_process(url, blank_url, tmp_path):
+    found = [
+        process(*arguments, cwd=tmp_path, RUNQUEUE_DATABASE_URL=address).code
+        for address, arguments in (
+            (url, ["list"]),
+            (url, ["lst"]),
+            (url, ["show", uuid4()]),
+            (f"postgresql://127.0.0.1:{free_port()}/d", ["list"]),
+            (blank_url, ["list"]),
+        )
+    ]
+    assert found == [0, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -71,9 +80,8 @@ def test_3_when_there_is_no_such_run(url, call, monkeypatch, arguments):
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["migrate"], ["stats", "--json"], ["enqueue", "k", "--tenant", "a"]])
-def test_4_when_the_database_cannot_be_reached(tmp_path, arguments):
-    address = f"postgresql://u:{SECRET}@127.0.0.1:{free_port()}/d?connect_timeout=2"
-    result = process(*arguments, cwd=tmp_path, RUNQUEUE_DATABASE_URL=address)
+def test_4_when_the_database_cannot_be_reached(call, arguments):
+    result = call("--database-url", f"postgresql://u:{SECRET}@127.0.0.1:{free_port()}/d", *arguments)
     assert result.code == 4
     one_line(result, "cannot be reached", "refused")
 
@@ -95,8 +103,8 @@ def test_4_when_the_network_swallows_everything(proxy, call, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["migrate", "--check"], ["enqueue", "k", "--tenant", "a"]])
-def test_5_when_the_schema_is_missing(blank_url, tmp_path, arguments):
-    result = process(*arguments, cwd=tmp_path, RUNQUEUE_DATABASE_URL=blank_url)
+def test_5_when_the_schema_is_missing(blank_url, call, arguments):
+    result = call("--database-url", blank_url, *arguments)
     assert result.code == 5
     one_line(result, "runqueue migrate")
 

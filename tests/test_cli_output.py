@@ -11,7 +11,7 @@ import sys
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cli import PROGRAM, caller, environment
 
@@ -21,6 +21,7 @@ from runqueue.cli import output
 HARMLESS = {"\u200c", "\u200d"}  # the joiners: emoji and some scripts are made with them
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_visible_text_is_one_line_of_visible_characters(text):
     for character in output.visible(text):
@@ -38,6 +39,7 @@ def test_visible_text_is_one_line_of_visible_characters(text):
         )
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)

@@ -52,6 +52,7 @@ def app(tmp_path):
     (tmp_path / "shop/other.py").write_text(APP.format(face="AsyncRunQueue"))
     (tmp_path / "broken.py").write_text("import not_installed_here\n")
     (tmp_path / "raises.py").write_text("1 / 0\n")
+    (tmp_path / "tells.py").write_text("import os\nraise ValueError(os.environ['RUNQUEUE_DATABASE_URL'])\n")
     return tmp_path
 
 
@@ -88,7 +89,7 @@ def call(app, url, monkeypatch, capsys):
     known = set(sys.modules)
     yield caller(monkeypatch, capsys)
     for name in set(sys.modules) - known:
-        if name.partition(".")[0] in ("shop", "broken", "raises"):
+        if name.partition(".")[0] in ("shop", "broken", "raises", "tells"):
             del sys.modules[name]
 
 
@@ -157,6 +158,15 @@ def test_an_application_that_cannot_be_used(call, target, code, parts):
 
 def test_a_traceback_of_the_application_when_asked_for(call):
     assert "raises.py" in call("worker", "raises:queue", "-v").err
+
+
+@pytest.mark.parametrize("more", [[], ["-v"]])
+def test_an_application_that_tells_its_password_is_not_quoted(call, more):
+    result = call("worker", "tells:queue", "--database-url", "postgresql://u:geh%40im-nis@127.0.0.1:1/d", *more)
+    assert result.code == 1
+    assert "ValueError" in result.err
+    assert "127.0.0.1" in result.err
+    assert "im-nis" not in result.err
 
 
 @pytest.mark.parametrize("options", [["--schema", "mine"], ["--claim", "reaper"], ["--plugin", "priority"], []])

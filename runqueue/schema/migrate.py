@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 from alembic import command, context
 from alembic.config import Config
-from sqlalchemy import Connection, Engine, Index, create_engine, func, select, text
+from sqlalchemy import Connection, Engine, Index, create_engine, func, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateIndex, CreateSchema, DropIndex
 
 from runqueue.errors import RunqueueError
+from runqueue.schema.indexes import index_state
 from runqueue.schema.tables import schema_name
 from runqueue.schema.version import recorded_version
 
@@ -143,13 +144,3 @@ def _make_indexes(engine: Engine, schema: str, indexes: tuple[Index, ...], wait:
             if not state:
                 index.dialect_options["postgresql"]["concurrently"] = True
                 connection.execute(CreateIndex(index))
-
-
-def index_state(connection: Connection, schema: str, name: str) -> bool | None:
-    """Whether an index is valid, None where there is none."""
-    statement = text(
-        "select i.indisvalid from pg_index i join pg_class c on c.oid = i.indexrelid "
-        "join pg_namespace n on n.oid = c.relnamespace where n.nspname = :schema and c.relname = :name"
-    )
-    value: bool | None = connection.execute(statement, {"schema": schema, "name": name}).scalar()
-    return value

@@ -37,8 +37,6 @@ from runqueue.statements.parts import (
 from runqueue.statements.parts import status as status_literal
 from runqueue.types import RunStatus
 
-FILTERS = ("tenant_id", "queue", "kind", "status")
-
 
 @cache
 def get(t: Tables) -> Executable:

@@ -1,4 +1,4 @@
-"""Bugs that the suite must notice: each a change of one place in the library, and the tests that have to fail for it."""
+"""Bugs that the suite must notice: each a change of one place in the library, and the tests that must fail for it."""
 
 from __future__ import annotations
 
