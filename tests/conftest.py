@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from support.postgres import SPEED, new_home, programs
 from support.proxy import Proxy
 from support.tools import autocommit, eventually, with_database
 
-from runqueue.devdb import database
+from runqueue.devdb import Server, database
 from runqueue.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,11 +41,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and DSN not in os.environ:
         # in the environment, so that the workers of xdist find it: they share the server that lives there
         os.environ[HOME] = str(new_home())
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run cleans up too
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and HOME in os.environ:
-        shutil.rmtree(os.environ.pop(HOME), ignore_errors=True)
+        home = Path(os.environ.pop(HOME))
+        if (home / "pgdata").exists():
+            Server(programs(), home).stop("immediate")  # it runs only if a worker of xdist was killed
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -172,12 +172,27 @@ def test_a_password_is_never_shown(call, address, more):
     [
         ("a", "a password: a (a)", "*** password: *** (***)"),
         ("long secret", "xlong secretx", "x***x"),
-        ("a%2Fb%2Fc", "a/b/c and a%2Fb%2Fc", "*** and ***"),
+        ("a%2Fb%2fc", "a/b/c, a%2Fb%2fc, a%2Fb%2Fc", "***, ***, ***"),
         ("$^.*", "$^.* stays", "*** stays"),
     ],
 )
 def test_secrets_are_taken_out_whole(secret, text, shown):
     assert exits.without([secret], text) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("postgresql://u:a%40b@h/d", {"a%40b"}),
+        ("postgresql+psycopg://u:a@b/c@h/d", {"a@b/c"}),
+        ("postgresql://u@h/d?password=x%26y&sslpassword=z", {"x%26y", "z"}),
+        ("postgresql:///d?host=/tmp", set()),
+        ("postgresql://u:@h/d", set()),
+        ("postgresql://h:5432/d", set()),
+    ],
+)
+def test_the_passwords_of_a_url(url, found):
+    assert exits.passwords(url) == found
 
 
 def test_an_error_quotes_nothing_that_acts_on_the_terminal(call):

@@ -105,9 +105,7 @@ class App:
                 "must be a URL such as postgresql://USER:PASSWORD@HOST:5432/DATABASE, with %40 for @ and %2F for / "
                 "in the password",
             ) from None
-        for secret in (url.password, *(url.query.get(x) for x in ("password", "sslpassword"))):
-            if isinstance(secret, str) and secret:
-                self.secrets.add(secret)
+        self.secrets.update(exits.passwords(value))
 
     def _start(self) -> str:
         from runqueue.devdb import database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import click
 
@@ -40,10 +40,17 @@ def explain(error: BaseException) -> tuple[int, str]:
     return FAILED, f"{code}: {message}"
 
 
+def passwords(url: str) -> set[str]:
+    """The passwords in a URL, as they are spelt there."""
+    found = re.findall(r"^[^/]*//[^:/?#]*:(.*)@", url) + re.findall(r"[?&](?:ssl)?password=([^&]*)", url)
+    return {x for x in found if x}
+
+
 def without(secrets: Iterable[str], text: str) -> str:
-    """The text with each secret, also as it is spelt in a URL, replaced."""
+    """The text with each secret, as it is spelt in a URL and as it is, replaced."""
     for secret in sorted(secrets, key=len, reverse=True):
-        for spelling in {secret, unquote(secret)} - {""}:
+        plain = unquote(secret)
+        for spelling in sorted({secret, plain, quote(plain, safe=""), quote(plain, safe=" +")}, key=len, reverse=True):
             # a short one is replaced only where it stands alone: it may be a part of any word
             whole = r"(?<!\w){}(?!\w)" if len(spelling) < 5 else "{}"
             text = re.sub(whole.format(re.escape(spelling)), "***", text)

@@ -16,11 +16,14 @@ from sqlalchemy.schema import CreateIndex, CreateSchema, DropIndex
 
 from runqueue.errors import RunqueueError
 from runqueue.schema.indexes import index_state
-from runqueue.schema.tables import schema_name
+from runqueue.schema.tables import SCHEMA_VERSION, schema_name
 from runqueue.schema.version import recorded_version
 
 _ALEMBIC_IS_GLOBAL = threading.Lock()
 """alembic's `context` and `op` are proxies of the whole process; two upgrades in threads would mix."""
+
+_VERSION_TABLE = "runqueue_version"
+"""Where the revisions are recorded, unless the application has them in its own alembic."""
 
 
 def upgrade(
@@ -38,9 +41,10 @@ def upgrade(
     try:
         with own.connect().execution_options(isolation_level="READ COMMITTED") as connection, connection.begin():
             _lock(connection, schema, wait)
-            connection.execute(CreateSchema(schema, if_not_exists=True))
-            with _ALEMBIC_IS_GLOBAL:
-                command.upgrade(_config(schema, connection), "head")
+            if not _is_in_a_hosts_lineage(connection, schema):
+                connection.execute(CreateSchema(schema, if_not_exists=True))
+                with _ALEMBIC_IS_GLOBAL:
+                    command.upgrade(_config(schema, connection), "head")
         if indexes:
             _make_indexes(own, schema, indexes, wait)
         with own.connect() as connection:
@@ -101,6 +105,17 @@ def _refuse_inside_a_migration() -> None:
             "upgrade() was called inside a running alembic migration: add 'runqueue_migrations:versions' to the "
             "application's version_locations instead"
         )
+
+
+def _is_in_a_hosts_lineage(connection: Connection, schema: str) -> bool:
+    version = recorded_version(connection, schema)
+    if version is None or connection.execute(select(func.to_regclass(f'"{schema}".{_VERSION_TABLE}'))).scalar():
+        return False
+    if version < SCHEMA_VERSION:
+        raise RunqueueError(
+            f"the tables in {schema!r} were made by the application's own migrations: run those to upgrade them"
+        )
+    return True
 
 
 def _lock(connection: Connection, schema: str, wait: float) -> None:

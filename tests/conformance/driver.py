@@ -111,7 +111,7 @@ class Facts:
         names = [f"runqueue.{x}" for x in TABLES] + ["runqueue_audit.audit"]
         if self.sql("select to_regclass('public.mine') is not null")[0][0]:
             names.append("public.mine")
-        return {x: [row[0] for row in self.sql(f"select t::text from {x} t order by 1")] for x in names}  # noqa: S608
+        return {x: [row[0] for row in self.sql(f"select t::text from {x} t order by 1")] for x in names}
 
 
 def claim_one(q: Any, worker: str = "w", **options: Any) -> ClaimedRun:

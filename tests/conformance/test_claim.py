@@ -134,7 +134,9 @@ def test_the_handlers_promise_is_recorded_with_the_run(q, facts):
 def test_a_heartbeat_cannot_pass_the_deadline(q, facts):
     run = q.enqueue("k", tenant_id="t")
     lease = claim_one(q).lease
-    facts.sql("update runqueue.agent_runs set deadline_at = clock_timestamp() + interval '5 s' where id = :id", id=run.id)
+    facts.sql(
+        "update runqueue.agent_runs set deadline_at = clock_timestamp() + interval '5 s' where id = :id", id=run.id
+    )
     [answer] = q.heartbeat([lease])
     assert answer.renewed
     assert answer.time_left <= 5

@@ -144,7 +144,7 @@ def test_a_redriven_run_does_not_come_back_to_its_old_holder(q, facts):
 
 def test_an_error_in_the_block_is_the_callers_and_nothing_is_kept(q, facts, stale):
     before = facts.everything()
-    with pytest.raises(ZeroDivisionError), q.transaction(stale[1]) as tx:
+    with pytest.raises(ZeroDivisionError), q.transaction(stale[1]) as tx:  # noqa: PT012
         tx.connection.execute(text("insert into public.mine values ('gone')"))
         tx.emit("gone")
         tx.save_checkpoint({"gone": 1})

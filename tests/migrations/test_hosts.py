@@ -99,6 +99,11 @@ def test_inside_the_lineage_of_a_host(engine, host):
     with engine.connect() as connection:
         found = connection.execute(text("select version_num from alembic_version")).scalars().all()
     assert sorted(found) == ["host1", "rq0001"]
+    assert migrate.upgrade(engine) == SCHEMA_VERSION, "there is nothing to do"
+    with engine.begin() as connection:
+        connection.execute(text("comment on table runqueue.agent_runs is 'runqueue schema 0'"))
+    with pytest.raises(RunqueueError, match="the application's own migrations"):
+        migrate.upgrade(engine)
 
 
 def test_autogenerate_of_a_host_leaves_us_alone_and_sees_its_own_drops(engine):

@@ -1,4 +1,4 @@
-"""Several connections, in an order that the test decides. Both claim policies; the operations are the async queue's too."""
+"""Several connections, in an order that the test decides. The operations are those of the async queue too."""
 
 from __future__ import annotations
 

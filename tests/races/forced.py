@@ -1,4 +1,4 @@
-"""Interleavings that are forced, not hoped for: a statement is held at a known point, seen to wait there, and let go."""
+"""Interleavings that are forced, not hoped for: a statement is held at a known point, seen to wait, and let go."""
 
 from __future__ import annotations
 
@@ -116,5 +116,5 @@ def uncommitted(engine: Engine, function: Callable[[Connection], Any] | None = N
 
 def lock_row(connection: Connection, run_id: Any, mode: str = "update") -> None:
     """Lock a run's row in a transaction."""
-    statement = text(f"select 1 from runqueue.agent_runs where id = :id for {mode}")  # noqa: S608
+    statement = text(f"select 1 from runqueue.agent_runs where id = :id for {mode}")
     assert connection.execute(statement, {"id": run_id}).one()

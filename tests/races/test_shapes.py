@@ -56,7 +56,9 @@ def test_every_shape_that_the_table_allows_comes_to_an_end(queue, engine, facts)
     ) == [(0,)]
     soon = "update runqueue.agent_runs set {0} = clock_timestamp() - interval '1 ms' where {0} > clock_timestamp() and status = '{1}'"  # noqa: E501
     for _ in range(5):
-        facts.sql(soon.format("locked_until", "leased").replace("where", ", updated_at = created_at - interval '1 h' where"))
+        facts.sql(
+            soon.format("locked_until", "leased").replace("where", ", updated_at = created_at - interval '1 h' where")
+        )
         facts.sql(soon.format("available_at", "pending"))
         queue.reap(limit=10_000)
         for claimed in queue.claim("w", limit=10_000):
@@ -64,8 +66,22 @@ def test_every_shape_that_the_table_allows_comes_to_an_end(queue, engine, facts)
     assert facts.sql("select status, count(*) from runqueue.agent_runs where finished_at is null group by 1") == []
 
 
-UNREADABLE = ["'infinity'", "'-infinity'", "'36869-01-01 00:00+00'", "'4713-01-01 00:00+00 BC'", "'0001-01-01 00:00+00'"]
-TIMES = "available_at locked_until deadline_at cancel_requested_at created_at updated_at finished_at".split()
+UNREADABLE = [
+    "'infinity'",
+    "'-infinity'",
+    "'36869-01-01 00:00+00'",
+    "'4713-01-01 00:00+00 BC'",
+    "'0001-01-01 00:00+00'",
+]
+TIMES = [
+    "available_at",
+    "locked_until",
+    "deadline_at",
+    "cancel_requested_at",
+    "created_at",
+    "updated_at",
+    "finished_at",
+]
 
 
 @pytest.mark.parametrize("column", TIMES)
@@ -92,7 +108,7 @@ def test_json_that_python_cannot_read_does_not_stop_the_others(queue, engine, fa
         queue.enqueue("k", n, tenant_id="t")
     assert len(queue.list().runs) == 21
     claimed = queue.claim("w", limit=50)
-    assert [x.run.id for x in claimed][0] == deep.id
+    assert claimed[0].run.id == deep.id
     assert isinstance(claimed[0].run.input, Undecodable)
     assert isinstance(queue.get(deep.id).budget, Undecodable)
     queue.complete_many((x.lease, None) for x in claimed)

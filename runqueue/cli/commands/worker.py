@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runqueue.cli import exits
 from runqueue.cli.app import App, pass_app
 from runqueue.cli.options import command
 
@@ -91,8 +92,7 @@ def _agree(app: App, target: str, queue: RunQueue | AsyncRunQueue) -> None:
     from sqlalchemy import make_url
 
     url: URL = queue.engine.url
-    if url.password:
-        app.secrets.add(url.password)
+    app.secrets.update(exits.passwords(url.render_as_string(hide_password=False)))
     core = queue.core
     for key, has in (("schema", core.ctx.t.schema), ("claim", core.ctx.policy.name)):
         if app.options.get(key, has) != has:
