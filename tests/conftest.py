@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, NullPool, create_engine, make_url, text
+from sqlalchemy import Engine, NullPool, create_engine, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from support import audit
+from support.databases import at_rest, new_database
 from support.postgres import SPEED, new_home, programs
 from support.proxy import Proxy
-from support.tools import autocommit, eventually, with_database
+from support.tools import autocommit
 
 from runqueue.devdb import Server, database
 from runqueue.settings import Settings
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 
 DSN, HOME = "RUNQUEUE_TEST_DSN", "RUNQUEUE_TEST_HOME"
 POLICIES = ["reaper", "takeover"]
-LINGERING = {"runqueue-deadlines"}
-"""Threads that end by themselves once nobody has used them for a while."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,7 +73,7 @@ def template(server_url: str) -> Iterator[str]:
     from runqueue.schema import migrate
     from runqueue.schema.tables import tables
 
-    with _new_database(server_url) as url:
+    with new_database(server_url) as url:
         engine = create_engine(url, poolclass=NullPool)
         indexes = [index for name in POLICIES for index in policy(name).indexes(tables("runqueue"))]
         migrate.upgrade(engine, indexes=tuple(indexes))
@@ -89,9 +85,9 @@ def template(server_url: str) -> Iterator[str]:
 @pytest.fixture
 def blank_url(server_url: str) -> Iterator[str]:
     """A database with nothing in it, for migrations and hosts. Nothing is audited."""
-    with _new_database(server_url) as url:
+    with new_database(server_url) as url:
         yield url
-        _at_rest(url)
+        at_rest(url)
 
 
 @pytest.fixture
@@ -100,10 +96,10 @@ def url(request: pytest.FixtureRequest, server_url: str, template: str) -> Itera
     marker = request.node.get_closest_marker("audit")
     options = marker.kwargs if marker else {}
     skip = options.get("skip", ())
-    with _new_database(server_url, template) as url:
+    with new_database(server_url, template) as url:
         yield url
         if "INV7" not in skip:
-            _at_rest(url)
+            at_rest(url)
         if not options.get("off", False):
             with autocommit(url) as connection:
                 audit.check(connection, skip=skip)
@@ -165,30 +161,3 @@ def aqueue(async_engine: AsyncEngine, policy: str, settings: Settings) -> AsyncR
     from runqueue import AsyncRunQueue
 
     return AsyncRunQueue(async_engine, claim=policy, settings=settings)
-
-
-@contextmanager
-def _new_database(server_url: str, template: str = "template0") -> Iterator[str]:
-    name = f"runqueue_test_{uuid4().hex[:16]}"
-    with autocommit(server_url) as connection:
-        connection.exec_driver_sql(f'create database "{name}" template "{template}"')
-    try:
-        yield with_database(server_url, name)
-    finally:
-        with autocommit(server_url) as connection:
-            connection.exec_driver_sql(f'drop database if exists "{name}" with (force)')
-
-
-def _at_rest(url: str) -> None:
-    """INV7: no session of the library in a transaction, no thread of it alive."""
-    busy = text(
-        "select count(*) from pg_stat_activity where datname = current_database() "
-        "and application_name like 'runqueue%' and state like 'idle in transaction%'"
-    )
-    with autocommit(url) as connection:
-        eventually(lambda: connection.execute(busy).scalar_one() == 0, 2, what="INV7: an end of all transactions")
-
-    def left() -> list[str]:
-        return [t.name for t in threading.enumerate() if t.name.startswith("runqueue") and t.name not in LINGERING]
-
-    eventually(lambda: not left(), 2, what="INV7: an end of the library's threads")

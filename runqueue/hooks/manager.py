@@ -6,7 +6,7 @@ import difflib
 import logging
 import math
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 import pluggy
@@ -30,16 +30,17 @@ class Hooks:
     def __init__(self, plugins: Sequence[str | object] = ()) -> None:
         self._manager = pluggy.PluginManager(specs.PROJECT)
         self._manager.add_hookspecs(specs)
+        installed = entry_points(group=specs.PROJECT)
         for plugin in (*DEFAULTS, *plugins):
-            self._register(plugin)
+            self._register(plugin, installed)
         try:
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:
             raise PluginError(f"a hook that does not exist: {error}") from error
 
-    def _register(self, plugin: str | object) -> None:
+    def _register(self, plugin: str | object, installed: EntryPoints) -> None:
         name = plugin if isinstance(plugin, str) else getattr(plugin, "__name__", type(plugin).__name__)
-        implementation = _load(plugin) if isinstance(plugin, str) else plugin
+        implementation = _load(plugin, installed) if isinstance(plugin, str) else plugin
         try:
             self._manager.register(implementation, name)
         except (ValueError, pluggy.PluginValidationError) as error:
@@ -73,13 +74,13 @@ class Hooks:
         return redacted if isinstance(redacted, str) else "[withheld: nothing redacts]"
 
 
-def _load(name: str) -> object:
-    found: Sequence[EntryPoint] = tuple(entry_points(group=specs.PROJECT, name=name))
+def _load(name: str, installed: EntryPoints) -> object:
+    found = tuple(installed.select(name=name))
     if not found:
-        installed = sorted(x.name for x in entry_points(group=specs.PROJECT))
-        near = difflib.get_close_matches(name, installed, 1)
+        names = sorted(installed.names)
+        near = difflib.get_close_matches(name, names, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PluginError(f"no plugin {name!r} is installed{hint} (installed: {', '.join(installed) or 'none'})")
+        raise PluginError(f"no plugin {name!r} is installed{hint} (installed: {', '.join(names) or 'none'})")
     if len(found) > 1:
         owners = ", ".join(x.dist.name if x.dist else "?" for x in found)
         raise PluginError(f"several distributions bring a plugin {name!r}: {owners}")

@@ -83,7 +83,9 @@ class Engines:
         if isinstance(self._queue, RunQueue) or self._given is not None:
             host = self._given or self._queue.engine
             assert isinstance(host, Engine)
-            own = Engine(host.pool.recreate(), host.dialect, host.url, hide_parameters=True)
+            pool = host.pool.recreate()
+            pool._pre_ping = False  # asked outside of our deadlines; a dead connection costs one call, tried again
+            own = Engine(pool, host.dialect, host.url, hide_parameters=True)
             self._own.append(own)
             return own
         return self._sync_twin(pool_size=2, max_overflow=2)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Engine, text
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from runqueue import AsyncRunQueue, ClaimedRun, Lease, RunQueue
 
@@ -66,12 +66,12 @@ class Blocking:
 class Fleet:
     """Queues of one database, of any policy, all sync or all async."""
 
-    def __init__(self, engine: Engine, face: str, settings: Any) -> None:
+    def __init__(self, engine: Engine, async_engine: AsyncEngine | None, runner: asyncio.Runner, settings: Any) -> None:
         self.engine = engine
-        self.face = face
+        self.face = "sync" if async_engine is None else "async"
         self.settings = settings
-        self._runner = asyncio.Runner()
-        self._async_engine = create_async_engine(engine.url) if face == "async" else None
+        self._runner = runner
+        self._async_engine = async_engine
 
     def __call__(self, policy: str, **options: Any) -> Any:
         """A queue with this claim policy."""
@@ -81,12 +81,10 @@ class Fleet:
         return Blocking(AsyncRunQueue(self._async_engine, claim=policy, **options), self._runner)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Everything must have been given back."""
         if self._async_engine is not None:
             held = self._async_engine.pool.checkedout()  # type: ignore[attr-defined]
-            self._runner.run(self._async_engine.dispose())
             assert held == 0, f"{held} connections were not given back to the pool"
-        self._runner.close()
 
 
 class Facts:

@@ -7,11 +7,13 @@ from uuid import UUID
 
 import psycopg
 from sqlalchemy import make_url
+
 from support.tools import eventually
 
 TABLES = """
-create table fx (n bigint generated always as identity, run_id uuid not null, attempt int not null, worker text not null,
-                 what text not null, at timestamptz not null default clock_timestamp());
+create table fx (
+    n bigint generated always as identity, run_id uuid not null, attempt int not null,
+    worker text not null, what text not null, at timestamptz not null default clock_timestamp());
 create table gate (name text primary key);
 """
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.tools import eventually
 
 TESTS = Path(__file__).parents[1]
@@ -19,6 +21,9 @@ FAST: dict[str, Any] = {
     "cancel_grace": 1, "abandon_after": 1, "drain_timeout": 2, "statement_timeout": 3, "connect_timeout": 2,
 }  # fmt: skip
 LEASE = 2.0
+
+both_policies = pytest.mark.parametrize("policy", ["reaper", pytest.param("takeover", marks=pytest.mark.slow)])
+"""For tests that take seconds: the default policy always, the other one with the slow tests."""
 
 
 class Process:

@@ -14,7 +14,12 @@ from pathlib import Path
 
 from runqueue.devdb import DevDatabaseError, Server, find
 
-SPEED = {"max_connections": "300", "fsync": "off", "max_wal_size": "256MB"}
+SPEED = {
+    "max_connections": "300",
+    "fsync": "off",
+    "max_wal_size": "256MB",
+    "dynamic_shared_memory_type": "mmap",  # in the data directory, so that a server that is killed leaves nothing
+}
 """For servers whose data nobody will miss. A crash of PostgreSQL alone loses nothing even so; one of the host would."""
 
 

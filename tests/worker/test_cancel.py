@@ -11,7 +11,7 @@ from support.effects import Effects
 from support.here import running
 from support.tools import eventually
 
-from runqueue import LeaseLost, RunContext, RunQueue, Worker
+from runqueue import LeaseLost, RunContext, RunQueue, Settings, Worker
 
 
 def test_cooperative_handlers_stop_and_their_last_words_are_kept(queue: RunQueue, fx: Effects) -> None:
@@ -132,8 +132,6 @@ def test_cancelled_run_whose_worker_is_dead_ends_as_cancelled(queue: RunQueue, f
 
 def test_request_is_heard_without_a_wake_up(plain: RunQueue, fx: Effects) -> None:
     """The next heartbeat brings it."""
-    from runqueue import Settings
-
     queue = RunQueue(plain.engine, settings=Settings(**{**vars(plain.settings), "notify": False, "listen": False}))
 
     @queue.handler("work")

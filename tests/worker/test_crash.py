@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.effects import Effects
-from support.fleet import Fleet, Process
+from support.fleet import Fleet, Process, both_policies
 
 from runqueue import RunQueue
 
@@ -22,13 +22,14 @@ def _supervise(fleet: Fleet, plain: RunQueue, run_id: object, **options: object)
     return process
 
 
-@pytest.mark.parametrize("attempts", [1, 3])
+@both_policies
+@pytest.mark.parametrize("attempts", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_poison_kills_its_worker_exactly_max_attempts_times(
     attempts: int, any_fleet: Fleet, plain: RunQueue, fx: Effects
 ) -> None:
     poison = plain.enqueue("poison", tenant_id="acme", max_attempts=attempts)
     innocent = [plain.enqueue("quick", tenant_id="acme") for _ in range(5)]
-    _supervise(any_fleet, plain, poison.id, concurrency=1)
+    _supervise(any_fleet, plain, poison.id, concurrency=1, lease=1, heartbeat=0.3)
     dead = plain.get(poison.id)
     assert fx.attempts(poison.id) == list(range(1, attempts + 1))
     assert (dead.status, dead.error_code, dead.attempts) == ("dead", "lease_expired", attempts)
@@ -38,16 +39,18 @@ def test_poison_kills_its_worker_exactly_max_attempts_times(
         assert len(fx.attempts(run.id)) == 1
 
 
+@both_policies
 def test_lost_run_waits_for_its_backoff(any_fleet: Fleet, plain: RunQueue, fx: Effects) -> None:
     poison = plain.enqueue("poison", tenant_id="acme", max_attempts=2)
-    _supervise(any_fleet, plain, poison.id, retry_base=4)
+    _supervise(any_fleet, plain, poison.id, retry_base=3, lease=1, heartbeat=0.3)
     assert len(fx.gaps(poison.id)) == 1
-    assert fx.gaps(poison.id)[0] >= 4
+    assert fx.gaps(poison.id)[0] >= 3
 
 
+@both_policies
 def test_crash_between_claim_and_start_costs_an_attempt(any_fleet: Fleet, plain: RunQueue, fx: Effects) -> None:
     run = plain.enqueue("quick", tenant_id="acme", max_attempts=2)
-    assert any_fleet.start(die_after_claim=True).exit_code() == -9
+    assert any_fleet.start(die_after_claim=True, lease=1, heartbeat=0.3).exit_code() == -9
     assert (plain.get(run.id).status, plain.get(run.id).attempts) == ("leased", 1)
     any_fleet.start().ready()
     done = plain.wait(run.id, 10)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from support.effects import Effects
 from support.here import running
@@ -53,7 +53,7 @@ def test_both_kinds_of_handlers_on_a_sync_queue(queue: RunQueue) -> None:
         for kind in ("async", "sync"):
             run = queue.enqueue(kind, tenant_id="acme")
             _expect(queue.wait(run.id, 10), kind)
-            assert [event.type for event in queue.events(run.id)] == ["step"]
+            assert [x.type for x in queue.events(run.id)] == ["step"]
 
 
 async def test_both_kinds_of_handlers_on_an_async_queue(aqueue: AsyncRunQueue) -> None:
@@ -62,15 +62,13 @@ async def test_both_kinds_of_handlers_on_an_async_queue(aqueue: AsyncRunQueue) -
         for kind in ("async", "sync"):
             run = await aqueue.enqueue(kind, tenant_id="acme")
             _expect(await aqueue.wait(run.id, 10), kind)
-            assert [event.type for event in await aqueue.events(run.id)] == ["step"]
+            assert [x.type for x in await aqueue.events(run.id)] == ["step"]
 
 
 async def test_engines_of_the_application_are_used(
     engine: Engine, async_engine: AsyncEngine, settings: Settings
 ) -> None:
     used: set[str] = set()
-    from sqlalchemy import event
-
     event.listen(engine, "checkout", lambda *_: used.add("sync"))
     event.listen(async_engine.sync_engine, "checkout", lambda *_: used.add("async"))
     queue = RunQueue(engine, settings=settings)
@@ -116,11 +114,15 @@ def test_end_of_the_application_releases_what_still_runs(plain: RunQueue, fx: Ef
 
 async def test_application_that_fails_leaves_no_lease(plain: RunQueue, fx: Effects) -> None:
     plain.handler("work")(lambda run: fx.note(run))
-    with pytest.raises(ZeroDivisionError):
+    run = await asyncio.to_thread(plain.enqueue, "work", tenant_id="acme")
+
+    async def application() -> None:
         async with Worker(plain):
-            run = await asyncio.to_thread(plain.enqueue, "work", tenant_id="acme")
             await asyncio.to_thread(fx.await_start, run.id)
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await application()
     assert plain.get(run.id).status == "done"
 
 
@@ -274,8 +276,6 @@ def test_sessions_that_never_answer_are_left_for_new_ones(
 
 @pytest.mark.slow
 def test_idle_worker_asks_little(url: str) -> None:
-    from sqlalchemy import event
-
     engine = create_engine(url)
     queue = RunQueue(engine, settings=Settings())
     queue.handler("work")(lambda run: None)

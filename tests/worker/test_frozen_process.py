@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.effects import Effects
-from support.fleet import LEASE, Fleet
+from support.fleet import LEASE, Fleet, both_policies
 from support.proxy import Proxy
 from support.tools import eventually
 
@@ -37,11 +37,13 @@ def _freeze_until_taken(fleet: Fleet, plain: RunQueue, fx: Effects, url: str | N
     assert plain.wait(again.id, 5).result == frozen.name
 
 
+@both_policies
 def test_frozen_process_wakes_up_and_writes_nothing(any_fleet: Fleet, plain: RunQueue, fx: Effects) -> None:
     _freeze_until_taken(any_fleet, plain, fx, None, None)
 
 
 @pytest.mark.slow
+@both_policies
 def test_frozen_process_whose_connections_were_cut_works_on(
     any_fleet: Fleet, plain: RunQueue, fx: Effects, proxy: Proxy
 ) -> None:

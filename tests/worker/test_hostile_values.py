@@ -26,7 +26,7 @@ class _Endless(Exception):
 
 class _NoText(Exception):
     def __str__(self) -> str:
-        return None  # type: ignore[return-value]  # noqa: PLE0307
+        return None  # type: ignore[return-value]
 
 
 class _Vicious(Exception):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from support.effects import Effects
-from support.fleet import Fleet
+from support.fleet import Fleet, both_policies
 from support.here import running
 
 from runqueue import InvalidRun, RunContext, RunQueue, Settings, Worker
@@ -78,6 +78,7 @@ def test_handler_may_run_longer_than_a_lease(plain: RunQueue) -> None:
         assert plain.wait(plain.enqueue("long", tenant_id="acme").id, 10).result > 3500
 
 
+@both_policies
 def test_kind_without_a_handler_here_is_left_to_others(any_fleet: Fleet, plain: RunQueue, fx: Effects) -> None:
     old = any_fleet.start(["quick"], poll_interval=0.1).ready()
     unknown = [plain.enqueue("sync_quick", tenant_id="acme") for _ in range(20)]

@@ -37,7 +37,7 @@ def _is_woken(queue: RunQueue, worker: Worker) -> None:
 
 def _listener(url: str, do: str) -> int:
     statement = text(
-        f"select count({do}(pid)) from pg_stat_activity "  # noqa: S608
+        f"select count({do}(pid)) from pg_stat_activity "
         "where datname = current_database() and query ilike '%listen%' and pid <> pg_backend_pid()"
     )
     with autocommit(url) as connection:
@@ -53,9 +53,7 @@ def test_listener_that_was_ended_comes_back(url: str, plain: RunQueue, fx: Effec
         _is_woken(queue, worker)
 
 
-def test_listener_in_a_black_hole_is_noticed_and_comes_back(
-    proxy: Proxy, plain: RunQueue, fx: Effects
-) -> None:
+def test_listener_in_a_black_hole_is_noticed_and_comes_back(proxy: Proxy, plain: RunQueue, fx: Effects) -> None:
     queue = _queue(plain, fx, listen_url=proxy.url, poll_interval=0.5)
     with running(Worker(queue)) as worker:
         eventually(lambda: worker.stats.listener_up, 10, what="the listener")

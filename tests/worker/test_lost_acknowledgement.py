@@ -1,4 +1,4 @@
-"""The work is done and its record is not: the acknowledgement is repeated until it is answered, and is never doubled."""
+"""The work is done and its record is not: the acknowledgement is repeated until it is answered, never doubled."""
 
 from __future__ import annotations
 
@@ -85,9 +85,7 @@ def test_server_crash_before_the_acknowledgement_changes_nothing(server: OwnServ
         audit.check(connection)
 
 
-def test_acknowledgement_whose_answer_is_lost_is_a_success(
-    proxy: Proxy, plain: RunQueue, settings: Settings
-) -> None:
+def test_acknowledgement_whose_answer_is_lost_is_a_success(proxy: Proxy, plain: RunQueue, settings: Settings) -> None:
     with _queue(proxy.url, settings) as queue:
         handler = Gated(queue, "first")
         with running(Worker(queue)) as worker:
@@ -102,9 +100,7 @@ def test_acknowledgement_whose_answer_is_lost_is_a_success(
     assert (done.status, done.attempts, handler.calls) == ("done", 1, 1)
 
 
-def test_acknowledgement_after_the_run_was_taken_is_refused(
-    proxy: Proxy, plain: RunQueue, settings: Settings
-) -> None:
+def test_acknowledgement_after_the_run_was_taken_is_refused(proxy: Proxy, plain: RunQueue, settings: Settings) -> None:
     with _queue(proxy.url, dataclasses.replace(settings, statement_timeout=1)) as queue:
         first, second = Gated(queue, "first"), Gated(plain, "second")
         run = queue.enqueue("work", tenant_id="acme")

@@ -30,9 +30,7 @@ def _dump(engine: Engine) -> str:
     tables = ["agent_runs", "agent_run_events", "agent_run_checkpoints", "agent_runs_history"]
     with engine.connect() as connection:
         rows = [
-            str(row)
-            for table in tables
-            for row in connection.execute(text(f"select t::text from runqueue.{table} t"))  # noqa: S608
+            str(row) for table in tables for row in connection.execute(text(f"select t::text from runqueue.{table} t"))
         ]
         rows += [str(row) for row in connection.execute(text("select application_name, query from pg_stat_activity"))]
     return "\n".join(rows)

@@ -1,4 +1,4 @@
-"""A session that the server ends for its own reasons takes no run with it, and no error of a handler is hidden by it."""
+"""A session that the server ends for its own reasons takes no run with it, and hides no error of a handler."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ def test_statement_timeout_of_a_handler_is_the_error_of_its_run(url: str, host: 
 
 
 @pytest.mark.parametrize("setting", ["statement_timeout", "lock_timeout"])
-def test_claim_that_is_timed_out_is_tried_later(
-    setting: str, url: str, host: Engine, settings: Settings
-) -> None:
+def test_claim_that_is_timed_out_is_tried_later(setting: str, url: str, host: Engine, settings: Settings) -> None:
     _configure(url, setting, "150ms")
     queue = RunQueue(host, settings=settings)
     queue.handler("work")(lambda run: "done")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from support.effects import Effects
-from support.fleet import Fleet, Process
+from support.fleet import Fleet, Process, both_policies
 from support.proxy import Proxy
 from support.tools import eventually
 
@@ -48,7 +48,10 @@ def test_short_runs_finish_and_nothing_more_is_claimed(fleet: Fleet, plain: RunQ
     assert fx.attempts(late.id) == []
 
 
-@pytest.mark.parametrize("kind", ["gate", "sync_gate", "deaf", "block"])
+@pytest.mark.parametrize(
+    "kind",
+    ["gate", pytest.param("sync_gate", marks=pytest.mark.slow), pytest.param("deaf", marks=pytest.mark.slow), "block"],
+)
 def test_long_runs_are_released_at_the_drain_deadline(kind: str, fleet: Fleet, plain: RunQueue, fx: Effects) -> None:
     process = fleet.start(drain_timeout=0.5).ready()
     run = plain.enqueue(kind, 60 if kind == "block" else "never", tenant_id="acme", max_attempts=1)
@@ -107,8 +110,8 @@ def test_second_signal_during_start_up_ends_the_process(fleet: Fleet, proxy: Pro
     assert process.exit_code(2) == 143
 
 
-@pytest.mark.parametrize("fault", ["refuse", "blackhole"])
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+@pytest.mark.parametrize("fault", [pytest.param("refuse", marks=pytest.mark.slow), "blackhole"])
+@pytest.mark.parametrize("busy", [pytest.param(False, marks=pytest.mark.slow), True], ids=["idle", "busy"])
 def test_worker_ends_while_the_database_is_away(
     fault: str, busy: bool, fleet: Fleet, plain: RunQueue, fx: Effects, proxy: Proxy
 ) -> None:
@@ -128,6 +131,7 @@ def test_worker_ends_while_the_database_is_away(
         assert plain.get(run.id).status == "leased"
 
 
+@both_policies
 def test_rolling_restarts_charge_no_attempt(any_fleet: Fleet, plain: RunQueue, fx: Effects) -> None:
     run = plain.enqueue("gate", "go", tenant_id="acme", max_attempts=1)
     for restart in range(1, 6):

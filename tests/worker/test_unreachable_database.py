@@ -123,13 +123,11 @@ def _gated(queue: RunQueue, fx: Effects) -> None:
     @queue.handler("gated")
     async def gated(run: RunContext) -> None:
         await asyncio.to_thread(fx.note, run)
-        while not await asyncio.to_thread(fx.is_open, "go"):
+        while not await asyncio.to_thread(fx.is_open, "go"):  # noqa: ASYNC110 - the gate is in the database
             await asyncio.sleep(0.1)
 
 
-def test_one_failed_heartbeat_loses_nothing(
-    plain: RunQueue, proxy: Proxy, far_heartbeat: None, fx: Effects
-) -> None:
+def test_one_failed_heartbeat_loses_nothing(plain: RunQueue, proxy: Proxy, far_heartbeat: None, fx: Effects) -> None:
     _gated(plain, fx)
 
     def cut() -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from support.proxy import Proxy
 from support.tools import eventually
 
-from runqueue import AsyncRunQueue, RunNotFound, RunQueue, Settings
+from runqueue import AsyncRunQueue, NewRun, RunNotFound, RunQueue, Settings
 from runqueue.errors import Timeout
 
 SOON = 5.0
@@ -153,7 +153,7 @@ def _tight(url: str) -> Engine:
 def test_three_hundred_threads_wait_on_one_connection(url: str, plain: RunQueue) -> None:
     engine = _tight(url)
     queue = RunQueue(engine, settings=plain.settings)
-    runs = plain.enqueue_many([_new() for _ in range(3)])
+    runs = plain.enqueue_many([NewRun(kind="k", tenant_id="acme")] * 3)
     with ThreadPoolExecutor(300) as pool:
         waiters = [pool.submit(queue.wait, runs[n % 3].id, 30) for n in range(300)]
         eventually(lambda: len(queue._watcher._wanted) == 3, 10, what="the waiters")
@@ -163,16 +163,10 @@ def test_three_hundred_threads_wait_on_one_connection(url: str, plain: RunQueue)
     engine.dispose()
 
 
-def _new() -> Any:
-    from runqueue import NewRun
-
-    return NewRun(kind="k", tenant_id="acme")
-
-
 async def test_three_hundred_tasks_wait_on_one_connection(url: str, plain: RunQueue) -> None:
     engine = create_async_engine(url, pool_size=1, max_overflow=0)
     queue = AsyncRunQueue(engine, settings=plain.settings)
-    runs = plain.enqueue_many([_new() for _ in range(3)])
+    runs = plain.enqueue_many([NewRun(kind="k", tenant_id="acme")] * 3)
     async with asyncio.TaskGroup() as group:
         waiters = [group.create_task(queue.wait(runs[n % 3].id, 30)) for n in range(300)]
         gone = group.create_task(queue.wait(runs[0].id, 30))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.effects import Effects
-from support.fleet import LEASE, Fleet
+from support.fleet import LEASE, Fleet, both_policies
 
 from runqueue import RunQueue
 
@@ -27,6 +27,7 @@ def _clock(shift: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@both_policies
 @needs_library
 @pytest.mark.parametrize("shifts", [("+10m", "-10m"), ("-10m", "+10m"), ("-50y", "+0")], ids=str)
 def test_wrong_clocks_neither_steal_nor_lose_leases(
