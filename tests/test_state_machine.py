@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -105,7 +106,7 @@ class Lives(RuleBasedStateMachine):
         claimed = self.queue.claim(worker, queues=[self.lane], limit=limit)
         got = [self.runs[x.run.id] for x in claimed]
         assert len(got) == len(taken) + min(limit - len(lapsed), len(waiting))
-        assert got[: len(taken)] == taken
+        assert {x.id for x in got[: len(taken)]} == {x.id for x in taken}
         for one, its in zip(got, claimed, strict=True):
             assert one in taken or one in waiting
             self.seen["reclaimed"] += one.token > 0 and one.settled < one.token
@@ -248,7 +249,8 @@ class Lives(RuleBasedStateMachine):
         """End everything: the next life's sweeps must not find it."""
         for one in self.runs.values():
             if one.status in {"pending", "leased"} and not self.queue.cancel(one.id).status.terminal:
-                self.queue.settle_cancelled(self.newest(one))
+                with suppress(LeaseLost):  # where a step has failed, it is told, and not this
+                    self.queue.settle_cancelled(self.newest(one))
 
 
 def test_every_life_goes_by_the_model(engine, policy):
@@ -260,7 +262,12 @@ def test_every_life_goes_by_the_model(engine, policy):
 
     Here.queue, Here.engine, Here.seen = queue, engine, seen
     bounds = settings(
-        max_examples=20, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+        max_examples=20,
+        stateful_step_count=40,
+        phases=[Phase.reuse, Phase.generate],  # to shrink a failure takes minutes with a database
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
     )
     run_state_machine_as_test(Here, settings=bounds)
     assert seen["steps"] > 300, seen

@@ -22,7 +22,13 @@ FAST: dict[str, Any] = {
 }  # fmt: skip
 LEASE = 2.0
 
-both_policies = pytest.mark.parametrize("policy", ["reaper", pytest.param("takeover", marks=pytest.mark.slow)])
+
+def slow(value: Any) -> Any:
+    """A parameter for which a test runs with the slow tests only."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+both_policies = pytest.mark.parametrize("policy", ["reaper", slow("takeover")])
 """For tests that take seconds: the default policy always, the other one with the slow tests."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine, text
 from support.effects import Effects
-from support.fleet import LEASE, Fleet
+from support.fleet import LEASE, Fleet, slow
 
 from runqueue import RunQueue
 
@@ -20,7 +20,7 @@ def _expired_for_a_while(engine: Engine) -> int:
         )
 
 
-@pytest.mark.parametrize("kind", ["block", pytest.param("spin", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["block", slow("spin")])
 def test_handler_that_blocks_its_loop_keeps_its_lease(kind: str, fleet: Fleet, plain: RunQueue, fx: Effects) -> None:
     first = fleet.start().ready()
     run = plain.enqueue(kind, HELD, tenant_id="acme")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.effects import Effects
-from support.fleet import Fleet, Process, both_policies
+from support.fleet import Fleet, Process, both_policies, slow
 
 from runqueue import RunQueue
 
@@ -23,7 +23,7 @@ def _supervise(fleet: Fleet, plain: RunQueue, run_id: object, **options: object)
 
 
 @both_policies
-@pytest.mark.parametrize("attempts", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("attempts", [slow(1), 3])
 def test_poison_kills_its_worker_exactly_max_attempts_times(
     attempts: int, any_fleet: Fleet, plain: RunQueue, fx: Effects
 ) -> None:
@@ -39,7 +39,7 @@ def test_poison_kills_its_worker_exactly_max_attempts_times(
         assert len(fx.attempts(run.id)) == 1
 
 
-@both_policies
+@pytest.mark.slow
 def test_lost_run_waits_for_its_backoff(any_fleet: Fleet, plain: RunQueue, fx: Effects) -> None:
     poison = plain.enqueue("poison", tenant_id="acme", max_attempts=2)
     _supervise(any_fleet, plain, poison.id, retry_base=3, lease=1, heartbeat=0.3)

@@ -93,8 +93,8 @@ async def test_coroutines_run_on_the_loop_of_the_application(plain: RunQueue) ->
     assert loops == [asyncio.get_running_loop()]
 
 
-def test_end_of_the_application_releases_what_still_runs(plain: RunQueue, fx: Effects) -> None:
-    settings = Settings(**{**vars(plain.settings), "drain_timeout": 0.3})
+def test_restarts_of_the_application_release_what_still_runs(plain: RunQueue, fx: Effects) -> None:
+    settings = Settings(**{**vars(plain.settings), "drain_timeout": 0.1})
     queue = RunQueue(plain.engine, settings=settings)
 
     @queue.handler("long")
@@ -102,14 +102,16 @@ def test_end_of_the_application_releases_what_still_runs(plain: RunQueue, fx: Ef
         await asyncio.to_thread(fx.note, run)
         await asyncio.sleep(60)
 
-    async def application() -> None:
+    async def application(restart: int) -> None:
         async with Worker(queue):
-            await asyncio.to_thread(fx.await_start, run.id)
+            await asyncio.to_thread(fx.await_start, run.id, restart)
 
     run = queue.enqueue("long", tenant_id="acme", max_attempts=1)
-    asyncio.run(application())
-    released = queue.get(run.id)
-    assert (released.status, released.attempts) == ("pending", 0)
+    for restart in range(1, 6):
+        asyncio.run(application(restart))
+        released = queue.get(run.id)
+        assert (released.status, released.attempts, released.fencing_token) == ("pending", 0, restart)
+    assert [x.type for x in queue.events(run.id)] == ["run.released"] * 5
 
 
 async def test_application_that_fails_leaves_no_lease(plain: RunQueue, fx: Effects) -> None:

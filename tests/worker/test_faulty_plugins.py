@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
+from support.fleet import slow
 from support.here import running
 from support.tools import eventually
 
@@ -50,7 +51,9 @@ FAULTS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [name if name in ("Exception", "SystemExit", "beyond all time") else slow(name) for name in FAULTS]
+)
 def test_run_is_settled_whatever_a_plugin_does(fault: str, engine: Engine, settings: Settings) -> None:
     queue = RunQueue(engine, settings=settings, plugins=[Broken(FAULTS[fault])])
 

@@ -25,7 +25,7 @@ where old_status = 'leased' and new_status = 'leased'
 
 @pytest.mark.parametrize(
     ("lease", "heartbeat", "leases"),
-    [(2, 0.5, 2), pytest.param(1, 0.1, 5, marks=pytest.mark.slow), pytest.param(3, 1.2, 3, marks=pytest.mark.slow)],
+    [(2, 0.5, 1.5), pytest.param(1, 0.1, 5, marks=pytest.mark.slow), pytest.param(3, 1.2, 3, marks=pytest.mark.slow)],
 )
 def test_leases_are_renewed_within_half_their_length(
     lease: float, heartbeat: float, leases: int, plain: RunQueue, fx: Effects

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from support.effects import Effects
-from support.fleet import Fleet, Process, both_policies
+from support.fleet import Fleet, Process, slow
 from support.proxy import Proxy
 from support.tools import eventually
 
@@ -24,7 +24,7 @@ def _nothing_left(process: Process) -> None:
         os.killpg(process.pid, 0)
 
 
-@pytest.mark.parametrize("number", [TERM, INT])
+@pytest.mark.parametrize("number", [TERM, slow(INT)])
 def test_idle_worker_ends_at_once(number: signal.Signals, fleet: Fleet) -> None:
     process = fleet.start().ready()
     process.send(number)
@@ -48,10 +48,7 @@ def test_short_runs_finish_and_nothing_more_is_claimed(fleet: Fleet, plain: RunQ
     assert fx.attempts(late.id) == []
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["gate", pytest.param("sync_gate", marks=pytest.mark.slow), pytest.param("deaf", marks=pytest.mark.slow), "block"],
-)
+@pytest.mark.parametrize("kind", ["gate", slow("sync_gate"), slow("deaf"), slow("block")])
 def test_long_runs_are_released_at_the_drain_deadline(kind: str, fleet: Fleet, plain: RunQueue, fx: Effects) -> None:
     process = fleet.start(drain_timeout=0.5).ready()
     run = plain.enqueue(kind, 60 if kind == "block" else "never", tenant_id="acme", max_attempts=1)
@@ -65,7 +62,7 @@ def test_long_runs_are_released_at_the_drain_deadline(kind: str, fleet: Fleet, p
     _nothing_left(process)
 
 
-@pytest.mark.parametrize("number", [TERM, INT])
+@pytest.mark.parametrize("number", [TERM, slow(INT)])
 def test_second_signal_ends_the_process_at_once(
     number: signal.Signals, fleet: Fleet, plain: RunQueue, fx: Effects
 ) -> None:
@@ -110,8 +107,8 @@ def test_second_signal_during_start_up_ends_the_process(fleet: Fleet, proxy: Pro
     assert process.exit_code(2) == 143
 
 
-@pytest.mark.parametrize("fault", [pytest.param("refuse", marks=pytest.mark.slow), "blackhole"])
-@pytest.mark.parametrize("busy", [pytest.param(False, marks=pytest.mark.slow), True], ids=["idle", "busy"])
+@pytest.mark.parametrize("fault", ["refuse", slow("blackhole")])
+@pytest.mark.parametrize("busy", [False, slow(True)], ids=["idle", "busy"])
 def test_worker_ends_while_the_database_is_away(
     fault: str, busy: bool, fleet: Fleet, plain: RunQueue, fx: Effects, proxy: Proxy
 ) -> None:
@@ -131,7 +128,7 @@ def test_worker_ends_while_the_database_is_away(
         assert plain.get(run.id).status == "leased"
 
 
-@both_policies
+@pytest.mark.slow
 def test_rolling_restarts_charge_no_attempt(any_fleet: Fleet, plain: RunQueue, fx: Effects) -> None:
     run = plain.enqueue("gate", "go", tenant_id="acme", max_attempts=1)
     for restart in range(1, 6):

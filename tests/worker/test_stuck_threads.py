@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from support.effects import Effects
+from support.fleet import both_policies, slow
 from support.here import running
 from support.tools import eventually
 
@@ -17,6 +18,7 @@ def _threads() -> int:
     return sum(thread.name.startswith("runqueue-run-") for thread in threading.enumerate())
 
 
+@both_policies
 def test_stuck_thread_keeps_its_slot_and_its_run_waits(queue: RunQueue, fx: Effects) -> None:
     go, late = threading.Event(), list[BaseException]()
 
@@ -59,7 +61,7 @@ def test_stuck_thread_keeps_its_slot_and_its_run_waits(queue: RunQueue, fx: Effe
     assert "late" not in [event.type for event in queue.events(run.id)]
 
 
-@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("concurrency", [slow(1), 2])
 def test_no_more_threads_than_slots_however_many_are_stuck(concurrency: int, plain: RunQueue, fx: Effects) -> None:
     go = threading.Event()
 

@@ -55,7 +55,7 @@ def test_hundred_runs_survive_the_garbage_collector(plain: RunQueue) -> None:
     def collect() -> None:
         while not over.is_set():
             gc.collect()
-            over.wait(0.05)
+            over.wait(0.2)
 
     collector = threading.Thread(target=collect)
     collector.start()
