@@ -36,12 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "audit(skip=(), off=False): invariants that are not checked after the test")
     if not hasattr(config, "workerinput") and DSN not in os.environ:
         # in the environment, so that the workers of xdist find it: they share the server that lives there
-        os.environ[HOME] = str(new_home())
+        os.environ[HOME], config.runqueue_home = str(new_home()), True  # type: ignore[attr-defined]
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run cleans up too
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput") and HOME in os.environ:
+    if hasattr(config, "runqueue_home"):
         home = Path(os.environ.pop(HOME))
         if (home / "pgdata").exists():
             Server(programs(), home).stop("immediate")  # it runs only if a worker of xdist was killed

@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from support.tools import autocommit
 
 from runqueue import AsyncRunQueue, RunQueue, Settings
+from runqueue.cli import config
 from runqueue.states import TERMINAL, TRANSITIONS
 
 ROOT = Path(__file__).parent.parent
@@ -121,7 +122,15 @@ def _dispose(module: types.ModuleType, loop: asyncio.Runner) -> None:
 
 def test_every_language_is_known() -> None:
     used = {block.language for name in NAMES for block in blocks(ROOT / name)}
-    assert used <= {"python", "sql", "sh", "mermaid", "ini"}, "a misspelt language would not be tested"
+    assert used <= {"python", "sql", "sh", "mermaid", "ini", "toml"}, "a misspelt language would not be tested"
+
+
+def test_settings_files_are_accepted(tmp_path: Path) -> None:
+    shown = [block.body for name in NAMES for block in blocks(ROOT / name) if block.language == "toml"]
+    assert shown
+    for body in shown:
+        (tmp_path / "runqueue.toml").write_text(body)
+        assert config.load({}, {}, tmp_path).settings != Settings()
 
 
 def test_fences_are_balanced() -> None:

@@ -131,7 +131,7 @@ def stats(t: Tables) -> Executable:
 
 @cache
 def standing(t: Tables) -> Executable:
-    """What `explain` needs of a hot run: itself, seconds until it is due, until its lease ends, whether it is paused."""
+    """What `explain` needs of a hot run: itself, seconds until due, until its lease ends, whether it is paused."""
     runs, pauses = t.runs, t.pauses
     tenant = bindparam("tenant", type_=Text)
     paused = exists().where(

@@ -13,6 +13,7 @@ import pytest
 from .catalogue import MUTATIONS, Mutation
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {name: x for name, x in os.environ.items() if not name.startswith(("PYTEST_", "RUNQUEUE_"))}
 COPIED = ("runqueue", "plugins", "alembic", "tests")
 
 
@@ -27,7 +28,7 @@ def _run(copy: Path, server_url: str, tests: tuple[str, ...]) -> subprocess.Comp
     return subprocess.run(
         [sys.executable, "-m", "pytest", *tests, "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"],
         cwd=copy,
-        env=os.environ | {"PYTHONPATH": path, "RUNQUEUE_TEST_DSN": server_url},
+        env=ENVIRONMENT | {"PYTHONPATH": path, "RUNQUEUE_TEST_DSN": server_url},
         capture_output=True,
         text=True,
         timeout=600,
