@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from runqueue.order import ClaimOrder
     from runqueue.policies import ClaimPolicy
     from runqueue.queue import RunQueue
-    from runqueue.worker import RunContext, Worker
+    from runqueue.worker import RunContext, SyncRunContext, Worker
 
 __version__ = "0.1.0"
 
@@ -50,6 +50,7 @@ _LAZY = {
     "ClaimPolicy": "runqueue.policies",
     "RunContext": "runqueue.worker",
     "RunQueue": "runqueue.queue",
+    "SyncRunContext": "runqueue.worker",
     "Worker": "runqueue.worker",
     "hookimpl": "runqueue.hooks",
     "hookspec": "runqueue.hooks",
@@ -85,6 +86,7 @@ __all__ = [
     "SchemaOutdated",
     "Settings",
     "Snooze",
+    "SyncRunContext",
     "Timeout",
     "Undecodable",
     "Worker",

@@ -196,8 +196,8 @@ def test_batches_in_opposite_orders_do_not_deadlock(queue, engine, facts):
     for _ in range(40):
         queue.enqueue("k", tenant_id="t")
     leases = [x.lease for x in queue.claim("w", limit=40)]
-    first = min(leases, key=lambda x: x.run_id)
-    with uncommitted(engine, lambda c: lock_row(c, first.run_id)):
+    middle = sorted(x.run_id for x in leases)[20]  # both have locked something when they wait for it
+    with uncommitted(engine, lambda c: lock_row(c, middle)):
         calls = [
             background(_complete_without_retry, queue, engine, order) for order in (leases, list(reversed(leases)))
         ]
