@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -71,7 +72,7 @@ class AsyncRunQueue:
         self.core = core
         self.settings = core.ctx.settings
         self.engine = engine
-        self._watcher = AsyncWatcher(lambda ids: self._run(inspect.watch, ids), self.settings.watch_interval)
+        self._watchers: dict[asyncio.AbstractEventLoop, AsyncWatcher] = {}
 
     @staticmethod
     def _engine(url: str, settings: Settings) -> AsyncEngine:
@@ -162,7 +163,7 @@ class AsyncRunQueue:
 
     async def heartbeat(self, leases: Sequence[Lease], *, lease: Seconds | None = None) -> list[Heartbeat]:
         """Renew the leases, with one statement; say of each, in order, whether it is renewed, lost, asked to stop."""
-        return await self._single(claim.heartbeat, leases, self.core.lease(lease))
+        return await self._single(claim.heartbeat, list(leases), self.core.lease(lease))
 
     async def complete(self, lease: Lease, result: Any = None) -> None:
         """End the run as done. To repeat it after a lost answer is a success. Raises LeaseLost, InvalidRun."""
@@ -174,9 +175,11 @@ class AsyncRunQueue:
         if lost:
             raise LeaseLost(lost)
 
-    async def complete_encoded(self, done: Sequence[tuple[Lease, str | None]]) -> Sequence[Lease]:
-        """`complete_many` for results that are JSON texts already; return the lost leases instead of raising."""
-        return await self._single(settle.complete_many, done)
+    async def complete_encoded(
+        self, done: Sequence[tuple[Lease, str | None]]
+    ) -> tuple[Sequence[Lease], Sequence[Lease]]:
+        """`complete_many` for results that are JSON texts, without waiting; return the lost and the locked leases."""
+        return await self._single(settle.complete_free, done)
 
     async def fail(
         self, lease: Lease, error: BaseException | str, *, retry: bool = True, delay: Seconds | None = None
@@ -272,11 +275,11 @@ class AsyncRunQueue:
         kind: str | None = None,
         status: RunStatus | str | None = None,
         limit: int = 50,
-        cursor: UUID | None = None,
+        cursor: UUID | str | None = None,
     ) -> Page:
         """Runs that match, newest first, a page at a time."""
         filters = self.core.filters(tenant_id, queue, kind, status)
-        return await self._run(inspect.list_runs, filters, self.core.batch(limit), cursor)
+        return await self._run(inspect.list_runs, filters, self.core.batch(limit), self.core.cursor(cursor))
 
     async def events(
         self, run_id: UUID | str, after: int = 0, *, limit: int = 1000, tenant_id: str | None = None
@@ -366,6 +369,15 @@ class AsyncRunQueue:
 
         return await connection.run_sync(inside)
 
+    def _watcher(self) -> AsyncWatcher:
+        """The one of this event loop: what it waits on belongs to a loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._watchers:
+            for other in [x for x in list(self._watchers) if x.is_closed()]:
+                self._watchers.pop(other, None)
+            self._watchers[loop] = AsyncWatcher(lambda ids: self._run(inspect.watch, ids), self.settings.watch_interval)
+        return self._watchers[loop]
+
     async def _await(
         self, run_id: UUID | str, done: Callable[[tuple[RunStatus, int]], bool], timeout: Seconds | None
     ) -> RunStatus:
@@ -382,7 +394,7 @@ class AsyncRunQueue:
         if limit == 0:  # there is no time for the watcher's next look: ask once
             done_now = look((await self._run(inspect.watch, [wanted])).get(wanted))
         else:
-            done_now = await self._watcher.wait(wanted, look, limit)
+            done_now = await self._watcher().wait(wanted, look, limit)
         if not done_now:
             raise Timeout(f"run {run_id}: nothing new within {timeout} s")
         return seen["status"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from uuid import UUID
 
 from sqlalchemy import URL, Connection, func, make_url, select
 from sqlalchemy.exc import DBAPIError
@@ -96,6 +97,8 @@ class Core:
         """What a claim must know of the kinds: the rules of the registered handlers, defaults for others."""
         if names is None:
             return None
+        if isinstance(names, str):
+            raise InvalidRun("kinds", f"must be a list of names, not the string {names!r}")
         return [self._kind(x) for x in dict.fromkeys(values.name(x, field="kinds") for x in names)]
 
     def _kind(self, name: str) -> Kind:
@@ -166,6 +169,10 @@ class Core:
     def batch(self, limit: int) -> int:
         """Check the size of a batch."""
         return values.integer(limit, field="limit", low=1, high=10_000)
+
+    def cursor(self, cursor: UUID | str | None) -> UUID | None:
+        """Check where a page starts."""
+        return None if cursor is None else values.run_id(cursor, field="cursor")
 
     def lease(self, lease: Seconds | None) -> float:
         """The length of a lease, in seconds."""

@@ -25,12 +25,15 @@ class Deadlines:
     """One timer thread for all calls of a queue; it starts with a call, and ends when there were none for a while."""
 
     def __init__(self) -> None:
+        self._ids = itertools.count()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
         self._wake = threading.Condition()
         self._calls: dict[int, int] = {}
         self._due: list[tuple[float, int]] = []
-        self._ids = itertools.count()
         self._thread: threading.Thread | None = None
-        self._pid = 0
 
     def guard(self, connection: Connection, seconds: float) -> AbstractContextManager[None]:
         """`guard_socket` for the socket of a SQLAlchemy connection."""
@@ -53,18 +56,20 @@ class Deadlines:
             self._remove(call)
 
     def _add(self, fileno: int, due: float) -> int:
+        if self._pid != os.getpid():
+            # in a forked child: the calls are the parent's, and to cut their sockets here would cut them there
+            self._begin()
         call = next(self._ids)
         with self._wake:
             self._calls[call] = fileno
             heapq.heappush(self._due, (due, call))
-            if self._thread is None or self._pid != os.getpid():
+            if self._thread is None:
                 self._start()
             elif self._due[0][1] == call:
                 self._wake.notify()
         return call
 
     def _start(self) -> None:
-        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="runqueue-deadlines", daemon=True)
         self._thread.start()
 

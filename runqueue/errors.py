@@ -56,6 +56,10 @@ class LeaseLost(RunqueueError):
         self.leases = tuple(leases)
 
 
+class RowLocked(RunqueueError):
+    """Another transaction has locked the run, and this caller does not wait for it. Nothing was written: try again."""
+
+
 class RunCancelled(RunqueueError):
     """Raised in a handler by `raise_if_cancelled()` once somebody asked for the run to stop."""
 

@@ -160,7 +160,7 @@ class RunQueue:
 
     def heartbeat(self, leases: Sequence[Lease], *, lease: Seconds | None = None) -> list[Heartbeat]:
         """Renew the leases, with one statement; say of each, in order, whether it is renewed, lost, asked to stop."""
-        return self._single(claim.heartbeat, leases, self.core.lease(lease))
+        return self._single(claim.heartbeat, list(leases), self.core.lease(lease))
 
     def complete(self, lease: Lease, result: Any = None) -> None:
         """End the run as done. To repeat it after a lost answer is a success. Raises LeaseLost, InvalidRun."""
@@ -172,9 +172,9 @@ class RunQueue:
         if lost:
             raise LeaseLost(lost)
 
-    def complete_encoded(self, done: Sequence[tuple[Lease, str | None]]) -> Sequence[Lease]:
-        """`complete_many` for results that are JSON texts already; return the lost leases instead of raising."""
-        return self._single(settle.complete_many, done)
+    def complete_encoded(self, done: Sequence[tuple[Lease, str | None]]) -> tuple[Sequence[Lease], Sequence[Lease]]:
+        """`complete_many` for results that are JSON texts, without waiting; return the lost and the locked leases."""
+        return self._single(settle.complete_free, done)
 
     def fail(
         self, lease: Lease, error: BaseException | str, *, retry: bool = True, delay: Seconds | None = None
@@ -264,11 +264,11 @@ class RunQueue:
         kind: str | None = None,
         status: RunStatus | str | None = None,
         limit: int = 50,
-        cursor: UUID | None = None,
+        cursor: UUID | str | None = None,
     ) -> Page:
         """Runs that match, newest first, a page at a time."""
         filters = self.core.filters(tenant_id, queue, kind, status)
-        return self._run(inspect.list_runs, filters, self.core.batch(limit), cursor)
+        return self._run(inspect.list_runs, filters, self.core.batch(limit), self.core.cursor(cursor))
 
     def events(
         self, run_id: UUID | str, after: int = 0, *, limit: int = 1000, tenant_id: str | None = None

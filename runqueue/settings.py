@@ -52,6 +52,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         positive = {f.name for f in fields(self)} - {"notify", "listen", "listen_url", "retry_base", "retry_cap"}
+        for name in sorted(positive | {"retry_base", "retry_cap"}):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int | float):
+                raise InvalidRun(f"settings.{name}", f"must be a number, not {getattr(self, name)!r}")
         for name in sorted(positive):
             if not getattr(self, name) > 0:
                 raise InvalidRun(f"settings.{name}", f"must be greater than 0, not {getattr(self, name)!r}")

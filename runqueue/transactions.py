@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, RootTransaction, event, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runqueue import values
 from runqueue.core import Core
-from runqueue.errors import InvalidRun
+from runqueue.errors import InvalidRun, RunqueueError
 from runqueue.operations import fenced, produce
 from runqueue.types import Lease, NewRun, Run
 
@@ -28,13 +28,17 @@ class Pending:
         self.events: list[tuple[str, str]] = []
         self.checkpoint: str | None = None
         self.state: Any = None
+        self._root: RootTransaction | None = None
+        self._ending = False
 
     def emit(self, type_: str, data: Any = None) -> None:
         """Add an event. Raises InvalidRun."""
+        self._check_open()
         self.events.append((values.name(type_, field="type"), self.core.encode(data, "event")))
 
     def save(self, state: Any) -> None:
         """Replace the checkpoint. Raises InvalidRun."""
+        self._check_open()
         self.checkpoint, self.state = self.core.encode(state, "checkpoint"), state
 
     def child(self, kind: str, input: Any, tenant_id: str | None, options: dict[str, Any]) -> NewRun:
@@ -50,22 +54,38 @@ class Pending:
         with self.core.guard(connection):
             self.core.isolation(connection)
             connection.execute(select(func.set_config("idle_in_transaction_session_timeout", idle, True)))
+        self._root = connection.get_transaction()
+        event.listen(connection, "commit", self._refuse_early_commit)
 
     def commit(self, connection: Connection) -> None:
         """Write what is pending with the fence, and commit. Raises LeaseLost, and nothing is committed."""
+        self._ending, root = True, self._root
+        if root is None or not root.is_active or connection.get_transaction() is not root:
+            self.roll_back(connection)
+            raise RunqueueError("the transaction was ended inside its block: only the end of the block may do that")
         with self.core.guard(connection):
             fenced.write(connection, self.core.ctx, self.lease, self.events, self.checkpoint)
             connection.commit()
 
     def roll_back(self, connection: Connection) -> None:
         """Undo all. A session that is dead must not hide, by its own error, the one that is being raised."""
-        if connection.invalidated:
+        self._ending = True
+        if connection.closed or connection.invalidated:
             return
         try:
             with self.core.guard(connection):
                 connection.rollback()
         except Exception:
             connection.invalidate()
+
+    def _check_open(self) -> None:
+        if self._ending:
+            raise RunqueueError("the transaction has ended: nothing can be added to it")
+
+    def _refuse_early_commit(self, connection: Connection) -> None:
+        del connection
+        if not self._ending:
+            raise RunqueueError("a fenced transaction commits at the end of its block, with the fence, and only there")
 
 
 class Transaction:

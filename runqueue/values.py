@@ -104,14 +104,23 @@ def name(value: Any, *, field: str, limit: int = 255) -> str:
     return text
 
 
-def run_id(value: Any) -> UUID:
+def run_id(value: Any, *, field: str = "run_id") -> UUID:
     """A run's id, also as text. Raises `InvalidRun`."""
     if isinstance(value, UUID):
         return value
     try:
         return UUID(value)
     except (TypeError, ValueError, AttributeError):
-        raise InvalidRun("run_id", f"must be a UUID, not {value!r:.80}") from None
+        raise InvalidRun(field, f"must be a UUID, not {value!r:.80}") from None
+
+
+def reason(value: Any) -> str | None:
+    """Why somebody did something, for people: cleaned and cut. Raises `InvalidRun` where it is no text."""
+    if value is None:
+        return None
+    if not issubclass(type(value), str):
+        raise InvalidRun("reason", f"must be a string, not {_type(value)}")
+    return clean(value, 1000)
 
 
 def integer(value: Any, *, field: str, low: int, high: int) -> int:

@@ -22,6 +22,8 @@ class Context:
     hooks: Hooks
     policy: ClaimPolicy
     order: ClaimOrder
+    patient: bool = True
+    """Whether settling a run waits while another transaction has it locked; a worker has other runs to care for."""
 
     @cached_property
     def channel(self) -> str:

@@ -10,16 +10,26 @@ from sqlalchemy import Connection
 
 from runqueue import values
 from runqueue.errors import RunNotFound
+from runqueue.operations.announce import announce
 from runqueue.operations.context import STOP_HINT, Context, work_hint
 from runqueue.operations.rows import event_of, run_of
 from runqueue.statements import control, reading
-from runqueue.statements.parts import notify
 from runqueue.types import Event, Explanation, Page, QueueStats, Run, RunStatus
+
+
+def _tenant(tenant_id: str | None) -> str | None:
+    return None if tenant_id is None else values.name(tenant_id, field="tenant_id")
+
+
+def _number(after: int) -> int:
+    return values.integer(after, field="after", low=0, high=2**63 - 1)
 
 
 def get(connection: Connection, ctx: Context, run_id: UUID | str, tenant_id: str | None = None) -> Run:
     """The run, hot or archived. Raises RunNotFound, also where it belongs to another tenant."""
-    row = connection.execute(reading.get(ctx.t), {"run_id": values.run_id(run_id), "tenant": tenant_id}).first()
+    row = connection.execute(
+        reading.get(ctx.t), {"run_id": values.run_id(run_id), "tenant": _tenant(tenant_id)}
+    ).first()
     if row is None:
         raise RunNotFound(values.run_id(run_id))
     return run_of(row)
@@ -40,7 +50,7 @@ def events(
 ) -> list[Event]:
     """Events of the run with `seq` above `after`. Raises RunNotFound."""
     rows = connection.execute(
-        reading.events(ctx.t), {"run_id": values.run_id(run_id), "after": after, "limit": limit}
+        reading.events(ctx.t), {"run_id": values.run_id(run_id), "after": _number(after), "limit": limit}
     ).all()
     if not rows or tenant_id is not None:
         get(connection, ctx, run_id, tenant_id)
@@ -59,14 +69,13 @@ def cancel(
     """Cancel a pending run at once, ask a leased one to stop; leave one that has ended as it is. Raises RunNotFound."""
     parameters = {
         "run_id": values.run_id(run_id),
-        "tenant": tenant_id,
-        "reason": None if reason is None else values.clean(reason, 1000),
+        "tenant": _tenant(tenant_id),
+        "reason": values.reason(reason),
     }
     row = connection.execute(control.cancel(ctx.t), parameters).one_or_none()
     if row is None:
         return get(connection, ctx, run_id, tenant_id)
-    if ctx.settings.notify:
-        connection.execute(notify(ctx.channel), {"payload": STOP_HINT})
+    announce(connection, ctx, [STOP_HINT])
     return run_of(row)
 
 
@@ -74,25 +83,23 @@ def retry(
     connection: Connection, ctx: Context, run_id: UUID | str, delay: float = 0.0, tenant_id: str | None = None
 ) -> Run:
     """Make a dead or cancelled run pending again; leave any other as it is. Raises RunNotFound."""
-    parameters = {"run_id": values.run_id(run_id), "tenant": tenant_id, "delay": delay}
+    parameters = {"run_id": values.run_id(run_id), "tenant": _tenant(tenant_id), "delay": delay}
     row = connection.execute(control.retry(ctx.t), parameters).one_or_none()
     if row is None:
         return get(connection, ctx, run_id, tenant_id)
-    if ctx.settings.notify:
-        connection.execute(notify(ctx.channel), {"payload": work_hint(row.queue)})
+    announce(connection, ctx, [work_hint(row.queue)])
     return run_of(row)
 
 
 def pause(connection: Connection, ctx: Context, queue: str, kind: str, reason: str | None) -> None:
     """Stop claims of the queue, or of one kind in it; running runs go on."""
-    connection.execute(control.pause(ctx.t), {"queue": queue, "kind": kind, "reason": reason})
+    connection.execute(control.pause(ctx.t), {"queue": queue, "kind": kind, "reason": values.reason(reason)})
 
 
 def resume(connection: Connection, ctx: Context, queue: str, kind: str) -> None:
     """Undo `pause`."""
     connection.execute(control.resume(ctx.t), {"queue": queue, "kind": kind})
-    if ctx.settings.notify:
-        connection.execute(notify(ctx.channel), {"payload": work_hint(queue)})
+    announce(connection, ctx, [work_hint(queue)])
 
 
 def stats(connection: Connection, ctx: Context) -> list[QueueStats]:
@@ -103,7 +110,7 @@ def stats(connection: Connection, ctx: Context) -> list[QueueStats]:
 def explain(connection: Connection, ctx: Context, run_id: UUID | str, tenant_id: str | None = None) -> Explanation:
     """Which rule holds the run where it is. Raises RunNotFound."""
     # a hot run and where it stands are one look: between two it could move
-    wanted = {"run_id": values.run_id(run_id), "tenant": tenant_id}
+    wanted = {"run_id": values.run_id(run_id), "tenant": _tenant(tenant_id)}
     row = connection.execute(reading.standing(ctx.t), wanted).one_or_none()
     run = get(connection, ctx, run_id, tenant_id) if row is None else run_of(row)
     rule, detail = _rule(run, None if row is None else row._mapping)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,10 +11,10 @@ from sqlalchemy import Connection
 
 from runqueue import values
 from runqueue.errors import IdempotencyConflict, InvalidRun, RunNotFound, RunqueueError
+from runqueue.operations.announce import announce
 from runqueue.operations.context import Context, work_hint
 from runqueue.operations.rows import run_of
 from runqueue.statements import enqueue as statements
-from runqueue.statements.parts import notify
 from runqueue.statements.reading import by_ids
 from runqueue.types import NewRun, Run
 
@@ -62,7 +62,7 @@ def _store(connection: Connection, ctx: Context, rows: Sequence[Row]) -> list[Ru
             todo = [row for row in todo if _key(row) not in holders]
     for row in todo:
         raise RunqueueError(f"the idempotency key {row['idempotency_key']!r} was taken and freed again three times")
-    _announce(connection, ctx, runs.values())
+    announce(connection, ctx, (work_hint(run.queue) for run in runs.values()))
     found = connection.execute(by_ids(ctx.t), {"ids": list(set(holders.values()) - runs.keys())}) if holders else ()
     runs.update((run.id, run) for run in map(run_of, found))
     return [_of(runs, row["id"] if row["id"] in runs else holders[_key(row)]) for row in rows]
@@ -97,12 +97,6 @@ def _refuse_conflicts(rows: Sequence[Row]) -> None:
             raise IdempotencyConflict(row["idempotency_key"], twin["id"])
 
 
-def _announce(connection: Connection, ctx: Context, stored: Iterable[Run]) -> None:
-    if ctx.settings.notify:
-        for hint in sorted({work_hint(run.queue) for run in stored}):
-            connection.execute(notify(ctx.channel), {"payload": hint})
-
-
 def _is_autocommit(connection: Connection) -> bool:
     driver = connection.connection.driver_connection
     return bool(driver.autocommit)  # type: ignore[union-attr]  # psycopg's connection, sync or async
@@ -113,6 +107,8 @@ def _key(row: Row) -> Key:
 
 
 def _row(ctx: Context, new: NewRun, n: int, parent_id: UUID | None, *, single: bool) -> Row:
+    if not isinstance(new, NewRun):
+        raise InvalidRun(f"runs[{n}]", f"must be a NewRun, not {type(new).__name__}")
     at = "" if single else f"runs[{n}]."
     limits = ctx.settings
     if new.delay is not None and new.available_at is not None:

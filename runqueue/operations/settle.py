@@ -9,7 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from runqueue.errors import LeaseLost
+from runqueue import values
+from runqueue.errors import LeaseLost, RowLocked
 from runqueue.failures import describe
 from runqueue.operations.context import Context
 from runqueue.operations.inspect import get
@@ -25,19 +26,33 @@ def complete_many(connection: Connection, ctx: Context, done: Sequence[tuple[Lea
     One statement, and a second one only if some lease was not found: then it either was lost, or this is the repetition
     of a call whose answer was lost, which is a success.
     """
+    return _complete(connection, ctx, done, wait=True)[0]
+
+
+def complete_free(
+    connection: Connection, ctx: Context, done: Sequence[tuple[Lease, str | None]]
+) -> tuple[list[Lease], list[Lease]]:
+    """The same without waiting for anybody; return also those whose run another transaction has locked."""
+    return _complete(connection, ctx, done, wait=False)
+
+
+def _complete(
+    connection: Connection, ctx: Context, done: Sequence[tuple[Lease, str | None]], *, wait: bool
+) -> tuple[list[Lease], list[Lease]]:
     if not done:
-        return []
+        return [], []
     parameters = {
         "ids": [x.run_id for x, _ in done],
         "tokens": [x.fencing_token for x, _ in done],
         "results": [result for _, result in done],
     }
-    ended = {(row.id, row.fencing_token) for row in connection.execute(finish.complete(ctx.t), parameters)}
+    ended = {(row.id, row.fencing_token) for row in connection.execute(finish.complete(ctx.t, wait=wait), parameters)}
     missed = [x for x, _ in done if (x.run_id, x.fencing_token) not in ended]
     if not missed:
-        return []
+        return [], []
     known = _settled(connection, ctx, missed)
-    return [x for x in missed if not _is_own(known, x, RunStatus.DONE)]
+    locked = [x for x in missed if _is_held(known, x)]
+    return [x for x in missed if x not in locked and not _is_own(known, x, RunStatus.DONE)], locked
 
 
 def fail(
@@ -72,10 +87,10 @@ def release(connection: Connection, ctx: Context, lease: Lease, delay: float = 0
 
     A run whose cancel was requested ends as cancelled. Raises LeaseLost.
     """
+    data = {"reason": values.reason(reason), "delay": delay}
     row = _hold(connection, ctx, lease)
     if row is None:
         return _repeated(connection, ctx, lease)
-    data = {"reason": reason, "delay": delay}
     if row.cancel_requested_at is not None:
         return _settle(connection, ctx, lease, RunStatus.CANCELLED, "run.cancelled", data)
     return _settle(connection, ctx, lease, RunStatus.PENDING, "run.released", data, delay=delay, given_back=1)
@@ -97,7 +112,7 @@ def describe_error(ctx: Context, error: BaseException | str) -> tuple[str, str]:
 
 def _hold(connection: Connection, ctx: Context, lease: Lease) -> Row[Any] | None:
     key = {"run_id": lease.run_id, "token": lease.fencing_token}
-    return connection.execute(finish.hold(ctx.t), key).one_or_none()
+    return connection.execute(finish.hold(ctx.t, wait=ctx.patient), key).one_or_none()
 
 
 def _settle(
@@ -127,7 +142,10 @@ def _settle(
 
 
 def _repeated(connection: Connection, ctx: Context, lease: Lease) -> Run:
-    if not _is_own(_settled(connection, ctx, [lease]), lease):
+    known = _settled(connection, ctx, [lease])
+    if _is_held(known, lease):
+        raise RowLocked(f"run {lease.run_id} is locked by another transaction")
+    if not _is_own(known, lease):
         raise LeaseLost([lease])
     return get(connection, ctx, lease.run_id)
 
@@ -140,3 +158,8 @@ def _settled(connection: Connection, ctx: Context, leases: Sequence[Lease]) -> d
 def _is_own(known: dict[tuple[Any, int], Row[Any]], lease: Lease, status: RunStatus | None = None) -> bool:
     row = known.get((lease.run_id, lease.fencing_token))
     return row is not None and row.own and (status is None or row.status == status)
+
+
+def _is_held(known: dict[tuple[Any, int], Row[Any]], lease: Lease) -> bool:
+    row = known.get((lease.run_id, lease.fencing_token))
+    return row is not None and bool(row.held)

@@ -69,7 +69,7 @@ class Scope:
 
 
 Arm = Callable[[Scope], CTE]
-"""Builds a CTE (id, expired, deadline, on_lost) of locked candidates, at most `scope.limit`."""
+"""Builds a CTE (id, expired, ends, deadline, on_lost) of locked candidates, at most `scope.limit`."""
 
 
 def claim(t: Tables, order: ClaimOrder, arms: Sequence[Arm], *, any_kind: bool) -> Executable:
@@ -82,7 +82,7 @@ def claim(t: Tables, order: ClaimOrder, arms: Sequence[Arm], *, any_kind: bool) 
     lanes = _present_lanes(t, with_leased=len(arms) > 1) if any_kind else _given_lanes(t)
     found: list[CTE] = []
     for arm in arms:
-        taken = sum((select(func.count()).select_from(x).scalar_subquery() for x in found), start=NONE)
+        taken = sum((select(func.count()).where(~x.c.ends).scalar_subquery() for x in found), start=NONE)
         limit = batch if not found else func.greatest(batch - taken, NONE)
         found.append(arm(Scope(t, lanes, order, limit)))
     candidates = _together(found)
@@ -115,12 +115,12 @@ def pending_arm(scope: Scope) -> CTE:
 
     if order.level is None:
         head: Any = heads([lanes])
-        source = select(head.c.id, false().label("expired"), head.c.deadline, head.c.on_lost)
+        source = select(head.c.id, false().label("expired"), false().label("ends"), head.c.deadline, head.c.on_lost)
     else:
         levels = _levels(scope, order.level)
         head = heads([lanes, levels], order.level == levels.c.level)
         source = (
-            select(head.c.id, false().label("expired"), head.c.deadline, head.c.on_lost)
+            select(head.c.id, false().label("expired"), false().label("ends"), head.c.deadline, head.c.on_lost)
             .select_from(levels.join(head, true()))
             .where(levels.c.level.is_not(None))
         )
@@ -132,7 +132,7 @@ def expired_arm(scope: Scope) -> CTE:
     """Runs whose lease ran out, the longest first; those whose backoff has not passed yet are left."""
     runs, lanes = scope.t.runs, scope.lanes
     lane = (
-        select(runs.c.id, runs.c.locked_until)
+        select(runs.c.id, runs.c.locked_until, ending(runs).label("ends"))
         .where(runs.c.status == LEASED, runs.c.queue == lanes.c.queue, runs.c.kind == lanes.c.kind)
         .where(runs.c.locked_until <= STATEMENT_TIME, or_(ending(runs), lost_and_due(runs)))
         .order_by(runs.c.locked_until)
@@ -142,7 +142,7 @@ def expired_arm(scope: Scope) -> CTE:
         .lateral("lane")
     )
     source = (
-        select(lane.c.id, true().label("expired"), lanes.c.deadline, lanes.c.on_lost)
+        select(lane.c.id, true().label("expired"), lane.c.ends, lanes.c.deadline, lanes.c.on_lost)
         .select_from(lanes.join(lane, true()))
         .order_by(lane.c.locked_until)
         .limit(scope.limit)
@@ -163,11 +163,11 @@ def _mark(t: Tables, order: ClaimOrder, candidates: CTE, *, expiring: bool) -> E
         "updated_at": CLOCK,
     }
     if expiring:
-        ends = candidates.c.expired & ending(runs)
         end = outcome_values(t, expired_status(runs, LEASED))
         names = {**take, **end}
         take = {
-            name: choose((ends, end.get(name, runs.c[name])), otherwise=take.get(name, runs.c[name])) for name in names
+            name: choose((candidates.c.ends, end.get(name, runs.c[name])), otherwise=take.get(name, runs.c[name]))
+            for name in names
         }
         take["event_seq"] = runs.c.event_seq + choose((candidates.c.expired, ONE), otherwise=NONE)
     marked = (

@@ -38,10 +38,11 @@ from runqueue.types import RunStatus
 
 
 @cache
-def complete(t: Tables) -> Executable:
+def complete(t: Tables, *, wait: bool = True) -> Executable:
     """End the leases given by `ids` and `tokens` as done, with `results`; return those that were ended.
 
-    The rows are locked in id order first, so that two batches cannot deadlock.
+    The rows are locked in id order first, so that two batches cannot deadlock. Without `wait`, rows that another
+    transaction has locked are left.
     """
     runs = t.runs
     given = (
@@ -53,7 +54,7 @@ def complete(t: Tables) -> Executable:
         select(runs.c.id, given.c.result)
         .where(*held(t, given))
         .order_by(runs.c.id)
-        .with_for_update(key_share=True, of=runs)
+        .with_for_update(key_share=True, skip_locked=not wait, of=runs)
         .cte("mine")
         .prefix_with("MATERIALIZED")
     )
@@ -78,16 +79,23 @@ def complete(t: Tables) -> Executable:
 
 @cache
 def settled(t: Tables) -> Executable:
-    """For leases given by `ids` and `tokens`: the run's status, and whether this lease's own holder ended it."""
+    """For leases given by `ids` and `tokens`: the run's status, whether this lease's own holder ended it, or has it."""
     runs, given = t.runs, leases()
-    return select(given.c.id, given.c.token, runs.c.status, (runs.c.settled_token == given.c.token).label("own")).where(
-        runs.c.id == func.any(array("ids", Uuid())), runs.c.id == given.c.id
-    )
+    return select(
+        given.c.id,
+        given.c.token,
+        runs.c.status,
+        (runs.c.settled_token == given.c.token).label("own"),
+        ((runs.c.fencing_token == given.c.token) & runs.c.locked_until.is_not(None)).label("held"),
+    ).where(runs.c.id == func.any(array("ids", Uuid())), runs.c.id == given.c.id)
 
 
 @cache
-def hold(t: Tables) -> Executable:
-    """Lock the run of a lease, and read what its ending depends on; no row where the lease is lost."""
+def hold(t: Tables, *, wait: bool = True) -> Executable:
+    """Lock the run of a lease, and read what its ending depends on; no row where the lease is lost.
+
+    Without `wait`, no row either where another transaction has it locked.
+    """
     runs = t.runs
     return (
         select(*run_columns(runs))
@@ -96,7 +104,7 @@ def hold(t: Tables) -> Executable:
             runs.c.fencing_token == bindparam("token", type_=BigInteger),
             runs.c.locked_until.is_not(None),
         )
-        .with_for_update(key_share=True)
+        .with_for_update(key_share=True, skip_locked=not wait)
     )
 
 

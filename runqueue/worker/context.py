@@ -53,8 +53,9 @@ class _Context:
         if not self._execution.writable:
             raise LeaseLost([self._execution.claimed.lease])
 
-    def _lose(self) -> None:
-        self._execution.tell(Stop.LOST, force_in=0.0, abandon_in=0.0)
+    def _hear_of(self, error: LeaseLost) -> None:
+        if self._execution.lease in error.leases:  # it may be about another run that the handler steers
+            self._execution.tell(Stop.LOST, force_in=0.0, abandon_in=0.0)
 
 
 class RunContext(_Context):
@@ -89,8 +90,8 @@ class RunContext(_Context):
             async with self._queue.transaction(self._execution.lease) as tx:
                 tx.pending.tenant_id = self.tenant_id
                 yield tx
-        except LeaseLost:
-            self._lose()
+        except LeaseLost as error:
+            self._hear_of(error)
             raise
         if tx.pending.checkpoint is not None:
             self.checkpoint = tx.pending.state
@@ -120,8 +121,8 @@ class SyncRunContext(_Context):
             with self._queue.transaction(self._execution.lease) as tx:
                 tx.pending.tenant_id = self.tenant_id
                 yield tx
-        except LeaseLost:
-            self._lose()
+        except LeaseLost as error:
+            self._hear_of(error)
             raise
         if tx.pending.checkpoint is not None:
             self.checkpoint = tx.pending.state

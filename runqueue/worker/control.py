@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from runqueue.errors import LeaseLost
+from runqueue.errors import LeaseLost, RowLocked
 from runqueue.operations.context import STOP_HINT, work_hint
 from runqueue.operations.settle import describe_error
 from runqueue.types import ClaimedRun, Lease, Undecodable
@@ -29,6 +29,9 @@ log = logging.getLogger("runqueue.worker")
 
 ACKNOWLEDGE_MOST = 256
 """Completions in one statement: enough to be cheap, few enough that a lost connection repeats little."""
+
+LOCKED_PAUSE = 0.2
+"""How long a run that another transaction has locked is left, in seconds, before its settlement is tried again."""
 
 
 class Control:
@@ -58,6 +61,7 @@ class Control:
         self._settings = self._db.settings
         self._hints = {work_hint(queue) for queue in queues}
         self._ready: deque[tuple[Execution, Outcome | None]] = deque()
+        self._locked: deque[tuple[float, Execution, Outcome | None]] = deque()
         self._wake = threading.Event()
         self._work = True
         self._failures = 0
@@ -115,6 +119,8 @@ class Control:
                 settled = self._settle_ready()
                 if self._stop_by is None:
                     if now >= next_sweep:
+                        # moved first: a sweep that fails must not keep claims from their turn
+                        next_sweep = now + jittered(self._settings.reap_interval)
                         next_sweep = now + self._sweep()
                     if self._work or now >= next_poll:
                         idle = self._claim()
@@ -138,7 +144,8 @@ class Control:
         elif self._stop_by is not None:
             self._wake.wait(min(0.2, max(0.01, self._stop_by - now)))
         else:
-            self._wake.wait(max(0.0, min(next_poll, next_sweep) - now))
+            soonest = min(next_poll, next_sweep, self._locked[0][0] if self._locked else next_poll)
+            self._wake.wait(max(0.0, soonest - now))
         self._wake.clear()
 
     def _failed(self, error: SQLAlchemyError) -> None:
@@ -162,13 +169,16 @@ class Control:
         if now < self._stop_by + self._settings.abandon_after + self._settings.statement_timeout:
             return False
         log.error("giving up %d runs that could not be settled; their leases will expire", len(remaining))
+        for execution in remaining:  # a worker that is started again must not go on renewing them
+            execution.tell(Stop.LOST, force_in=0.0, abandon_in=0.0)
+            self._settled(execution, "lease_lost")
         return True
 
     # -------------------------------------------------------------------------------------------------- claiming
 
     def _claim(self) -> bool:
         """Claim what there is room for and start it; return whether there was room, but nothing to do."""
-        wanted = to_claim(self._concurrency, self._state.busy(), len(self._ready))
+        wanted = to_claim(self._concurrency, self._state.busy(), len(self._ready) + len(self._locked))
         self._work = False
         if not wanted:
             return False
@@ -200,7 +210,11 @@ class Control:
             execution.start_task(self._loop, lambda: function(context), done)
         else:
             sync_context = SyncRunContext(execution, self._engines.handlers)
-            execution.start_thread(lambda: function(sync_context), done)
+            try:
+                execution.start_thread(lambda: function(sync_context), done)
+            except RuntimeError:  # the process may have no more threads: no reason to end all other runs too
+                log.exception("run %s could not be started, giving it back", claimed.run.id)
+                self._refuse(execution, Released(self._settings.lease, "the worker could not start a thread"))
 
     def _refuse(self, execution: Execution, outcome: Outcome) -> None:
         """Settle a run without starting its handler."""
@@ -224,6 +238,8 @@ class Control:
 
     def _settle_ready(self) -> bool:
         """Write what is ready; return whether there was anything."""
+        while self._locked and self._locked[0][0] <= time.monotonic():
+            self._ready.append(self._locked.popleft()[1:])
         batch = [self._ready.popleft() for _ in range(min(len(self._ready), ACKNOWLEDGE_MOST))]
         if not batch:
             return False
@@ -234,7 +250,8 @@ class Control:
                     self._settle(execution, outcome)
         except SQLAlchemyError:
             # nothing is dropped: what is not settled yet is tried again, and repeating is harmless
-            self._ready.extendleft(x for x in reversed(batch) if self._is_held(x[0]))
+            locked = {id(x) for _, x, _ in self._locked}
+            self._ready.extendleft(x for x in reversed(batch) if self._is_held(x[0]) and id(x[0]) not in locked)
             raise
         self._work = True
         return True
@@ -244,7 +261,7 @@ class Control:
             return
         results = [(x.lease, outcome.result) for x, outcome in done if isinstance(outcome, Completed)]
         try:
-            lost = self._db.complete_encoded(results)
+            lost, locked = self._db.complete_encoded(results)
         except DBAPIError as error:
             if len(done) == 1 and _is_fault_of_data(error):
                 self._settle(done[0][0], Failed(describe_error(self._db.core.ctx, error)))
@@ -254,9 +271,16 @@ class Control:
             for one in done:
                 self._complete([one])
             return
-        gone = set(lost)
-        for execution, _ in done:
-            self._settled(execution, "lease_lost" if execution.lease in gone else "completed")
+        gone, busy = set(lost), set(locked)
+        for (lease, _), (execution, outcome) in zip(results, done, strict=True):
+            if lease in busy:
+                self._leave(execution, outcome)
+            else:
+                self._settled(execution, "lease_lost" if lease in gone else "completed")
+
+    def _leave(self, execution: Execution, outcome: Outcome | None) -> None:
+        """Another transaction has the run locked: no reason to keep all others waiting."""
+        self._locked.append((time.monotonic() + LOCKED_PAUSE, execution, outcome))
 
     def _settle(self, execution: Execution, outcome: Outcome | None) -> None:
         lease, db = execution.lease, self._db
@@ -276,6 +300,8 @@ class Control:
                     self._settled(execution, "cancelled")
         except LeaseLost:
             self._settled(execution, "lease_lost")
+        except RowLocked:
+            self._leave(execution, outcome)
         except DBAPIError as error:
             if not _is_fault_of_data(error):
                 raise
@@ -286,9 +312,7 @@ class Control:
     def _fail(self, lease: Lease, error: tuple[str, str], retry: bool, delay: float | None) -> None:
         try:
             self._db.fail_described(lease, error, retry=retry, delay=delay)
-        except LeaseLost:
-            raise
-        except SQLAlchemyError:
+        except (LeaseLost, RowLocked, SQLAlchemyError):
             raise
         except BaseException:
             # whatever a plugin that decides the delay raises, the run must be settled all the same

@@ -34,7 +34,8 @@ class Engines:
     @cached_property
     def control(self) -> RunQueue:
         """For the control thread."""
-        return RunQueue.over(self._core, self._pool())
+        ctx = dataclasses.replace(self._core.ctx, patient=False)
+        return RunQueue.over(dataclasses.replace(self._core, ctx=ctx), self._pool())
 
     @cached_property
     def heartbeat(self) -> RunQueue:

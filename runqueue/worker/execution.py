@@ -11,6 +11,7 @@ from concurrent.futures import Future
 
 from runqueue.core import Core, HandlerSpec
 from runqueue.types import ClaimedRun, Lease
+from runqueue.worker import report
 from runqueue.worker.decide import stop_by
 from runqueue.worker.outcome import Outcome, Stop, of_error, of_return, of_stop
 
@@ -113,6 +114,7 @@ class Execution:
     def give_up(self) -> Outcome | None:
         """What to write for a handler that did not stop."""
         assert self.stop is not None
+        report.given_up(self.claimed, self.stop, in_thread=not self.is_async)
         return of_stop(self.stop)
 
     # --------------------------------------------------------------------------------------------------- running
@@ -135,7 +137,7 @@ class Execution:
             result = await call()  # type: ignore[misc]  # the handler is a coroutine function
             outcome = of_return(self.core, result)
         except BaseException as error:
-            outcome = of_error(self.core, self.claimed.lease, error, self.stop)
+            outcome = self._of_error(error)
         with self._lock:
             self._task = None
         self._end(outcome, done)
@@ -150,8 +152,13 @@ class Execution:
         try:
             outcome = of_return(self.core, call())
         except BaseException as error:
-            outcome = of_error(self.core, self.claimed.lease, error, self.stop)
+            outcome = self._of_error(error)
         self._end(outcome, done)
+
+    def _of_error(self, error: BaseException) -> Outcome | None:
+        outcome = of_error(self.core, self.claimed.lease, error, self.stop)
+        report.failed(self.claimed, outcome, error)
+        return outcome
 
     def _end(self, outcome: Outcome | None, done: Callable[[Outcome | None], None]) -> None:
         self.ended.set()

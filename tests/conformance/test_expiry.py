@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conformance.driver import claim_one, expire
 
-from runqueue import LeaseLost, RunStatus
+from runqueue import LeaseLost, NewRun, RunStatus
 
 
 @pytest.fixture(params=["same", "other"])
@@ -45,6 +45,16 @@ def test_used_up_attempts_end_dead(q, rescuer, facts, by):
     assert (dead.status, dead.error_code, dead.attempts) == (RunStatus.DEAD, "lease_expired", 1)
     assert dead.finished_at is not None
     assert types(q, run.id) == ["run.dead"]
+
+
+def test_runs_that_must_end_do_not_stand_in_the_way_of_those_that_wait(q, facts):
+    ending = q.enqueue_many([NewRun(kind="k", tenant_id="t", max_attempts=1) for _ in range(5)])
+    expire(facts, *(x.lease for x in q.claim("w", limit=5)))
+    waiting = q.enqueue("k", tenant_id="t")
+    [claimed] = q.claim("w", limit=5)
+    assert claimed.run.id == waiting.id
+    q.reap()
+    assert {q.get(run.id).status for run in ending} == {RunStatus.DEAD}
 
 
 @pytest.mark.parametrize("by", ["reap", "claim"])

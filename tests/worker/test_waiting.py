@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, NullPool, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from support.proxy import Proxy
 from support.tools import eventually
@@ -181,7 +181,7 @@ async def test_three_hundred_tasks_wait_on_one_connection(url: str, plain: RunQu
         for run in runs:
             await asyncio.to_thread(plain.cancel, run.id)
     assert {waiter.result().status for waiter in waiters} == {"cancelled"}
-    assert not queue._watcher._wanted
+    assert not queue._watcher()._wanted
     await engine.dispose()
 
 
@@ -199,3 +199,21 @@ def test_waiter_survives_a_lost_connection(proxy: Proxy, plain: RunQueue) -> Non
         proxy.restore()
         assert waiter.result(20).status == "cancelled"
     engine.dispose()
+
+
+def test_event_loops_share_an_async_queue(url: str, settings: Settings) -> None:
+    queue = AsyncRunQueue(create_async_engine(url, poolclass=NullPool), settings=settings)
+
+    async def cancelled_later() -> str:
+        run = await queue.enqueue("work", tenant_id="acme")
+        waiting = asyncio.create_task(queue.wait(run.id, SOON))
+        await asyncio.sleep(0)
+        await queue.cancel(run.id)
+        ended = await waiting
+        if (task := queue._watcher()._task) is not None:
+            await task
+        return str(ended.status)
+
+    assert [asyncio.run(cancelled_later()) for _ in range(2)] == ["cancelled"] * 2
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: asyncio.run(cancelled_later()), range(4))) == ["cancelled"] * 4
