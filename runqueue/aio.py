@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 
 from runqueue import values
-from runqueue.core import Core, Handler, async_retrying, connect_args, database_url, delay_of
+from runqueue.core import Core, Handler, async_retrying, connect_args, database_url, delay_of, of_type, psycopg_engine
 from runqueue.errors import LeaseLost, RunNotFound, Timeout
 from runqueue.operations import claim, inspect, maintain, produce, settle
 from runqueue.operations.context import Context
@@ -51,7 +51,7 @@ class AsyncRunQueue:
 
     def __init__(
         self,
-        engine: AsyncEngine | str,
+        engine: AsyncEngine | str | URL,
         *,
         schema: str = "runqueue",
         claim: str | ClaimPolicy = "reaper",
@@ -59,7 +59,12 @@ class AsyncRunQueue:
         settings: Settings | None = None,
     ) -> None:
         core = Core.build(schema, claim, plugins, settings)
-        self._set(core, engine if isinstance(engine, AsyncEngine) else self._engine(engine, core.ctx.settings))
+        of_type(engine, (AsyncEngine, str, URL), "engine")
+        if isinstance(engine, AsyncEngine):
+            psycopg_engine(engine.url)
+        else:
+            engine = self._engine(engine, core.ctx.settings)
+        self._set(core, engine)
 
     @classmethod
     def over(cls, core: Core, engine: AsyncEngine) -> AsyncRunQueue:
@@ -75,7 +80,7 @@ class AsyncRunQueue:
         self._watchers: dict[asyncio.AbstractEventLoop, AsyncWatcher] = {}
 
     @staticmethod
-    def _engine(url: str, settings: Settings) -> AsyncEngine:
+    def _engine(url: str | URL, settings: Settings) -> AsyncEngine:
         return create_async_engine(
             database_url(url, "postgresql+psycopg"), connect_args=connect_args(settings), hide_parameters=True
         )
@@ -361,7 +366,11 @@ class AsyncRunQueue:
     ) -> T:
         if given is None:
             return await self._run(operation, *args, **kwargs)
-        connection = await given.connection() if isinstance(given, AsyncSession) else given
+        connection = (
+            await given.connection()
+            if isinstance(given, AsyncSession)
+            else of_type(given, (AsyncConnection, AsyncSession), "connection")
+        )
 
         def inside(sync: Connection) -> T:
             self.core.isolation(sync)

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
 from sqlalchemy import URL, Connection, func, make_url, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from tenacity import AsyncRetrying, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from runqueue import values
@@ -225,8 +225,31 @@ def _lost_a_race(error: BaseException) -> bool:
 
 
 def database_url(url: str | URL, drivername: str) -> URL:
-    """A URL with our driver; what the application chose, `postgresql://` or another driver, is its own business."""
-    return make_url(url).set(drivername=drivername)
+    """A URL with our driver; what the application chose, `postgresql://` or another driver, is its own business.
+
+    Raises InvalidRun for what is no URL of a PostgreSQL.
+    """
+    try:
+        made = make_url(url)
+    except ArgumentError as error:
+        raise InvalidRun("engine", f"must be an engine or a URL: {type(url).__name__} is neither") from error
+    if made.get_backend_name() not in ("postgresql", "postgres"):
+        raise InvalidRun("engine", f"must be a PostgreSQL, not {made.get_backend_name()}")
+    return made.set(drivername=drivername)
+
+
+def of_type(value: T, kinds: tuple[type, ...], field: str) -> T:
+    """Check what the application handed us. Raises InvalidRun that names what is taken, and what was given."""
+    if not isinstance(value, kinds):
+        wanted = " or ".join(x.__name__ for x in kinds)
+        raise InvalidRun(field, f"must be {wanted}, not {type(value).__name__}")
+    return value
+
+
+def psycopg_engine(url: URL) -> None:
+    """Check an engine of the application by its URL. Raises InvalidRun."""
+    if url.get_backend_name() != "postgresql" or not url.get_driver_name().startswith("psycopg"):
+        raise InvalidRun("engine", f"must be made for postgresql+psycopg, not {url.drivername}")
 
 
 def connect_args(settings: Settings) -> dict[str, Any]:

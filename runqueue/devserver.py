@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -53,7 +54,9 @@ class Server:
         if identity:
             self.home.chmod(self.home.stat().st_mode | 0o111)
             self.bin_dir = _reachable(self.bin_dir, self.home, identity)
-        if not self.data.exists():
+        if self.data.exists():
+            self._require_version(identity)
+        else:
             self._create(identity)
         # What a crash leaves names a process that is gone, or by now another one, or a zombie.
         for stale in (self.data / "postmaster.pid", *self.data.glob(".s.PGSQL.*")):
@@ -115,9 +118,32 @@ class Server:
         self._run(identity, "initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N", data=new)
         new.rename(self.data)
 
+    def version(self) -> str | None:
+        """The major version of the PostgreSQL that made the data, None where there are none."""
+        with contextlib.suppress(OSError):
+            return (self.data / "PG_VERSION").read_text().strip()
+        return None
+
+    def _require_version(self, identity: Mapping[str, Any]) -> None:
+        """Raise DevDatabaseError for data that the programs cannot read: a directory is of one major version."""
+        said = ""
+        with contextlib.suppress(OSError):  # the start will say it
+            said = subprocess.run(
+                [self.bin_dir / "pg_ctl", "--version"], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL, cwd="/", text=True, **identity,
+            ).stdout  # fmt: skip
+        found = re.search(r"(\d+)[\w.]*", said)
+        have, need = found and found[1], self.version()
+        if have and need and have != need:
+            raise DevDatabaseError(
+                f"the data in {self.data} are of PostgreSQL {need}, and the programs in {self.bin_dir} are "
+                f"PostgreSQL {have}: use a PostgreSQL {need}, or remove {self.data} to start with an empty database"
+            )
+
     def _run(self, identity: Mapping[str, Any], program: str, *words: str | Path, data: Path | None = None) -> None:
         command = [self.bin_dir / program, "-D", data or self.data, *words]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        before = self.log.stat().st_size if self.log.exists() else 0
         # A pipe would stay open in the server, and reading it would never end: hence a file.
         with tempfile.TemporaryFile("w+") as output:
             try:
@@ -127,11 +153,20 @@ class Server:
                 )  # fmt: skip
             except (OSError, subprocess.SubprocessError) as error:
                 output.seek(0)
-                said = output.read() + (self.log.read_text(errors="replace") if self.log.exists() else "")
-                root = (
-                    f"\nPostgreSQL refuses root, it ran as user {identity.get('user')}: {self.home} must be open to it."
-                )
-                raise DevDatabaseError(f"{error}\n{said[-2000:].rstrip()}{root if identity else ''}") from error
+                said = f"{output.read()}{self._logged(before)}"[-2000:].strip()
+                parts = [f"{self.bin_dir / program} {_failure(error)}", *([said] if said else [])]
+                if identity and "permission denied" in "\n".join(parts).lower():
+                    parts.append(
+                        f"PostgreSQL refuses root, it ran as user {identity['user']}: {self.home} must be open to it."
+                    )
+                raise DevDatabaseError("\n".join(parts)) from error
+
+    def _logged(self, before: int) -> str:
+        """What the server's log has after so many bytes."""
+        with contextlib.suppress(OSError), self.log.open("rb") as log:
+            log.seek(before)
+            return log.read().decode(errors="replace")
+        return ""
 
     def _pid_file(self) -> list[str]:
         try:
@@ -158,6 +193,14 @@ class Server:
             return os.path.samefile(process / "cwd", self.data)
         except OSError:
             return False
+
+
+def _failure(error: OSError | subprocess.SubprocessError) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"failed (exit code {error.returncode}):"
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"did not end within {error.timeout:.0f} s:"
+    return f"cannot be run: {error.strerror if isinstance(error, OSError) else error}"
 
 
 def _identity(data: Path) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from runqueue import values
-from runqueue.core import Core, Handler, connect_args, database_url, delay_of, retrying
+from runqueue.core import Core, Handler, connect_args, database_url, delay_of, of_type, psycopg_engine, retrying
 from runqueue.errors import LeaseLost, RunNotFound, Timeout
 from runqueue.operations import claim, inspect, maintain, produce, settle
 from runqueue.operations.context import Context
@@ -50,7 +50,7 @@ class RunQueue:
 
     def __init__(
         self,
-        engine: Engine | str,
+        engine: Engine | str | URL,
         *,
         schema: str = "runqueue",
         claim: str | ClaimPolicy = "reaper",
@@ -58,7 +58,12 @@ class RunQueue:
         settings: Settings | None = None,
     ) -> None:
         core = Core.build(schema, claim, plugins, settings)
-        self._set(core, engine if isinstance(engine, Engine) else self._engine(engine, core.ctx.settings))
+        of_type(engine, (Engine, str, URL), "engine")
+        if isinstance(engine, Engine):
+            psycopg_engine(engine.url)
+        else:
+            engine = self._engine(engine, core.ctx.settings)
+        self._set(core, engine)
 
     @classmethod
     def over(cls, core: Core, engine: Engine) -> RunQueue:
@@ -74,7 +79,7 @@ class RunQueue:
         self._watcher = Watcher(lambda ids: self._run(inspect.watch, ids), self.settings.watch_interval)
 
     @staticmethod
-    def _engine(url: str, settings: Settings) -> Engine:
+    def _engine(url: str | URL, settings: Settings) -> Engine:
         return create_engine(
             database_url(url, "postgresql+psycopg"), connect_args=connect_args(settings), hide_parameters=True
         )
@@ -344,7 +349,9 @@ class RunQueue:
     ) -> T:
         if given is None:
             return self._run(operation, *args, **kwargs)
-        connection = given.connection() if isinstance(given, Session) else given
+        connection = (
+            given.connection() if isinstance(given, Session) else of_type(given, (Connection, Session), "connection")
+        )
         self.core.isolation(connection)
         return operation(connection, self.core.ctx, *args, **kwargs)
 

@@ -122,6 +122,7 @@ def test_enqueue_with_a_key_makes_one_run(call):
     other = call("enqueue", "k", "2", "--tenant", "t", "--key", "x")
     assert (other.code, other.out) == (1, "")
     assert first.out.strip() in other.err
+    assert other.err.startswith("runqueue: --key: 'x' was used with another input")
 
 
 # --------------------------------------------------------------------------------------------------------- reading
@@ -301,10 +302,13 @@ def test_a_limit_that_makes_no_sense(call, limit):
 def test_a_paused_kind_waits_until_it_is_resumed(call, queue):
     run = queue.enqueue("k", tenant_id="t")
     other = queue.enqueue("other", tenant_id="t")
-    assert call("pause", "default", "--kind", "k", "--reason", "provider is down").code == 0
+    paused = call("pause", "default", "--kind", "k", "--reason", "provider is down")
+    assert paused.code == 0
+    assert paused.out == "kind 'k' in queue 'default': paused (provider is down); what runs already goes on\n"
     assert [x.run.id for x in queue.claim("w", limit=5)] == [other.id]
     assert call("explain", run.id).rows[0][1] == "paused"
-    assert call("resume", "default", "--kind", "k").code == 0
+    resumed = call("resume", "default", "--kind", "k")
+    assert (resumed.code, resumed.out) == (0, "kind 'k' in queue 'default': not paused any more\n")
     assert [x.run.id for x in queue.claim("w", limit=5)] == [run.id]
 
 

@@ -109,6 +109,12 @@ def test_5_when_the_schema_is_missing(blank_url, call, arguments):
     one_line(result, "runqueue migrate")
 
 
+def test_5_names_the_schema_that_is_missing(blank_url, call):
+    result = call("--database-url", blank_url, "list", "--schema", "mine")
+    assert result.code == 5
+    one_line(result, "`runqueue migrate --schema mine`")
+
+
 def test_5_when_the_schema_is_old(blank_url, call, monkeypatch):
     monkeypatch.setenv("RUNQUEUE_DATABASE_URL", blank_url)
     assert call("migrate").code == 0

@@ -11,6 +11,7 @@ import pytest
 from support.cli import caller, environment, process
 
 from runqueue import __version__
+from runqueue.cli.commands.reading import STATS
 from runqueue.cli.main import COMMANDS, cli
 
 HEAVY = ["sqlalchemy", "psycopg", "alembic", "rich", "tenacity", "pluggy", "runqueue_migrations", "asyncio"]
@@ -91,6 +92,11 @@ def test_options_of_runqueue_may_stand_before_and_after_the_command(call):
     after = call("migrate", "--sql", "--claim", "takeover", "--schema", "elsewhere")
     assert before == after
     assert "CONCURRENTLY agent_runs_expiry_idx ON elsewhere.agent_runs" in before.out
+
+
+def test_stats_names_its_columns(call):
+    said = " ".join(call("stats", "--help").out.split())
+    assert ", ".join(STATS) in said
 
 
 def test_version(call):

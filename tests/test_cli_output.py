@@ -83,7 +83,7 @@ def on_terminal(url, tmp_path):
         ours, theirs = pty.openpty()
         child = subprocess.Popen(
             [*program, *map(str, arguments)], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=theirs,
-            env=environment(RUNQUEUE_DATABASE_URL=url, TERM="xterm", COLUMNS="200", **variables),
+            env=environment(RUNQUEUE_DATABASE_URL=url, TERM="xterm", **({"COLUMNS": "200"} | variables)),
         )  # fmt: skip
         os.close(theirs)
         said = b""
@@ -120,6 +120,26 @@ def test_without_rich_the_table_is_plain_and_aligned(on_terminal, run):
     assert heading.split() == ["ID", "STATUS", "TENANT", "QUEUE", "KIND", "ATTEMPTS", "CREATED", "ERROR"]
     assert heading.index("TENANT") == row.index("[red]")
     assert r"[red]\x1b[31m" in row
+
+
+@pytest.mark.parametrize("rich", [True, False])
+@pytest.mark.parametrize(("columns", "more"), [(80, False), (119, False), (120, True), (200, True)])
+def test_a_run_takes_one_line_of_a_terminal_and_its_id_is_whole(on_terminal, engine, columns, more, rich):
+    queue = RunQueue(engine)
+    for tenant in ("t", "tenant with a long name " * 5, "你好" * 40):
+        queue.enqueue("a kind with a long name " * 5, tenant_id=tenant)
+    queue.fail(queue.claim("w")[0].lease, type("AnErrorWithALongName" * 3, (Exception,), {})(), retry=False)
+    hide = "" if rich else "sys.modules['rich'] = None; "
+    code = f"import sys; {hide}from runqueue.cli.main import main; main()"
+    said = on_terminal("list", COLUMNS=str(columns), NO_COLOR="1", program=[sys.executable, "-c", code])
+    heading, *rows = said.splitlines()
+    assert ("queue" in heading.lower(), "created" in heading.lower()) == (more, more)
+    assert len(rows) == 3
+    assert [row.split()[0] for row in rows] == [str(x.id) for x in queue.list().runs]
+    assert max(len(x) for x in (heading, *rows)) <= columns
+    assert "…" in rows[1]
+    for word in ("dead", "pending", "1/3"):
+        assert word in said
 
 
 @pytest.fixture

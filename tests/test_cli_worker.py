@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,6 +16,9 @@ from support.tools import eventually
 
 from runqueue import RunQueue, RunStatus, Settings
 from runqueue.devdb import Server, database
+
+OURS = ("shop", "broken", "raises", "tells", "asks", "deep", "raises_in_a_library", "spelt")
+"""The modules of the application."""
 
 APP = """
 import os
@@ -52,6 +57,10 @@ def app(tmp_path):
     (tmp_path / "shop/other.py").write_text(APP.format(face="AsyncRunQueue"))
     (tmp_path / "broken.py").write_text("import not_installed_here\n")
     (tmp_path / "raises.py").write_text("1 / 0\n")
+    (tmp_path / "asks.py").write_text("import os\n\nurl = os.environ['RUNQUEUE_DATABASE_URL']\n")
+    (tmp_path / "deep.py").write_text("import json\nimport raises_in_a_library\n")
+    (tmp_path / "raises_in_a_library.py").write_text("import json\n\n\njson.loads('{')\n")
+    (tmp_path / "spelt.py").write_text("a = 1\nb = = 2\n")
     (tmp_path / "tells.py").write_text("import os\nraise ValueError(os.environ['RUNQUEUE_DATABASE_URL'])\n")
     return tmp_path
 
@@ -89,7 +98,7 @@ def call(app, url, monkeypatch, capsys):
     known = set(sys.modules)
     yield caller(monkeypatch, capsys)
     for name in set(sys.modules) - known:
-        if name.partition(".")[0] in ("shop", "broken", "raises", "tells"):
+        if name.partition(".")[0] in OURS:
             del sys.modules[name]
 
 
@@ -145,8 +154,10 @@ def test_an_option_reaches_the_application_as_a_variable(url, queue, start):
         ("shop.agents:queue.nothing", 2, ["no 'queue.nothing'"]),
         ("shop.agents:thing", 2, ["RunQueue or AsyncRunQueue, not int"]),
         ("shop.agents:bare", 2, ["has no handler"]),
-        ("broken:queue", 1, ["not_installed_here"]),
-        ("raises:queue", 1, ["ZeroDivisionError"]),
+        ("broken:queue", 1, ["not_installed_here", "(broken.py:1)"]),
+        ("raises:queue", 1, ["ZeroDivisionError", "(raises.py:1)"]),
+        ("deep:queue", 1, ["JSONDecodeError", "(raises_in_a_library.py:4)"]),
+        ("spelt:queue", 1, ["SyntaxError", "(spelt.py:2)"]),
     ],
 )
 def test_an_application_that_cannot_be_used(call, target, code, parts):
@@ -154,6 +165,14 @@ def test_an_application_that_cannot_be_used(call, target, code, parts):
     assert (result.code, result.out) == (code, "")
     assert result.err.count("\n") == 1, result.err
     assert [x for x in parts if x not in result.err] == [], result.err
+
+
+def test_an_application_without_its_database_url_is_told_how_to_give_it(call, monkeypatch):
+    monkeypatch.delenv("RUNQUEUE_DATABASE_URL")
+    result = call("worker", "asks:queue")
+    assert result.code == 1
+    assert "(asks.py:3): give --database-url or set RUNQUEUE_DATABASE_URL" in result.err
+    assert result.err.count("\n") == 1
 
 
 def test_a_traceback_of_the_application_when_asked_for(call):
@@ -250,12 +269,22 @@ def test_the_embedded_database_lives_as_long_as_the_command_and_keeps_its_data(h
     def server():
         return Server(programs(), home / ".runqueue").pid()
 
+    early = embedded("list")
+    _, said = early.communicate(timeout=60)
+    assert early.returncode == 5
+    assert "`runqueue --embedded migrate`" in said
     assert embedded("migrate").wait(60) == 0
     assert server() is None
     assert (home / ".runqueue/.gitignore").read_text() == "*\n"
 
     worker = embedded("worker", "shop.agents:queue")
+    first, second = worker.stderr.readline(), worker.stderr.readline()
+    assert re.match(r"PostgreSQL \d+ runs", first)
     assert "works on default" in worker.stderr.readline()
+    told = shlex.split(second)[1].partition("=")[2]
+    outside = RunQueue(told)
+    outside.check()
+    outside.engine.dispose()
     with database(home / ".runqueue") as url:
         queue = RunQueue(url)
         run, later = queue.enqueue("async", tenant_id="t"), queue.enqueue("unknown here", tenant_id="t")

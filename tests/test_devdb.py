@@ -202,6 +202,36 @@ def test_a_start_that_fails_says_why_and_leaves_no_server(home):
     assert pid_of(home) is None
 
 
+def test_data_of_another_major_version_are_refused_with_both_versions_and_the_remedy(home):
+    with database(home, programs=programs()):
+        pass
+    ours = (home / "pgdata/PG_VERSION").read_text().strip()
+    (home / "pgdata/PG_VERSION").write_text("12\n")
+    with pytest.raises(DevDatabaseError) as caught, database(home, programs=programs()):
+        pass
+    said = str(caught.value)
+    assert [x for x in ("PostgreSQL 12", f"PostgreSQL {ours}", str(home / "pgdata"), "remove") if x not in said] == []
+    assert "root" not in said.replace(str(home), "")
+    (home / "pgdata/PG_VERSION").write_text(f"{ours}\n")
+    with database(home, programs=programs()) as url:
+        assert ask(url) == 1
+
+
+def test_a_failed_start_quotes_only_what_the_server_said_now(home):
+    with database(home, programs=programs()) as url:
+        ask(url, "do $$ begin raise log 'said in an earlier start'; end $$")
+    assert "said in an earlier start" in (home / "pgdata/server.log").read_text()
+    with pytest.raises(DevDatabaseError) as caught, database(
+        home, settings={"no_such_setting": "1"}, programs=programs()
+    ):  # fmt: skip
+        pass
+    said = str(caught.value)
+    assert "no_such_setting" in said
+    assert "earlier start" not in said
+    assert "PosixPath" not in said
+    assert "refuses root" not in said
+
+
 def test_without_any_postgres_it_lists_the_choices(monkeypatch, tmp_path):
     monkeypatch.setattr(devdb, "WHEELS", ("no_such_wheel",))
     monkeypatch.setattr(devdb, "SYSTEM", tmp_path)

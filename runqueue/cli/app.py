@@ -14,7 +14,7 @@ import click
 
 from runqueue.cli import exits
 from runqueue.cli.config import Config, load
-from runqueue.cli.output import visible
+from runqueue.cli.output import note, visible
 from runqueue.errors import InvalidRun, PluginError
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class App:
     verbose: bool = False
     secrets: set[str] = field(default_factory=set)
     """Passwords, to be kept out of whatever is printed."""
+    hint: str = ""
+    """What to add to the message of an error, such as its place in the application's code."""
 
     @cached_property
     def config(self) -> Config:
@@ -115,7 +117,11 @@ class App:
                 signal.signal(getattr(signal, name), lambda number, _: sys.exit(128 + number))
         HOME.mkdir(exist_ok=True)
         (HOME / ".gitignore").write_text("*\n")
-        return click.get_current_context().find_root().with_resource(database(HOME))
+        url = click.get_current_context().find_root().with_resource(database(HOME))
+        version = (HOME / "pgdata/PG_VERSION").read_text().strip()
+        note(f"PostgreSQL {version} runs, with its data in {HOME}/, for as long as this command. Elsewhere say:")
+        note(f"  export RUNQUEUE_DATABASE_URL='{url.replace('+psycopg', '', 1)}'")
+        return url
 
 
 class _Formatter(logging.Formatter):

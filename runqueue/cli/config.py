@@ -65,7 +65,7 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str] | None = None, d
         *_pyproject(directory / "pyproject.toml"),
         *_own_file(directory / "runqueue.toml"),
         *_environment(os.environ if environ is None else environ),
-        *(Given(key, value, "--" + key.replace("_", "-")) for key, value in options.items()),
+        *(Given(key, value, option(key)) for key, value in options.items()),
     ):
         found[given.key] = _converted(given)
         origins[given.key] = given.origin
@@ -78,6 +78,11 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str] | None = None, d
         places = [origins[x] for x in (key, *origins) if x in origins and (x == key or x in error.rule)]
         raise click.UsageError(f"{', '.join(dict.fromkeys(places))}: {key} {error.rule}") from None
     return Config(**own, settings=settings, origins=origins)
+
+
+def option(key: str) -> str:
+    """The option for a key."""
+    return "--plugin" if key == "plugins" else "--" + key.replace("_", "-")
 
 
 def _pyproject(path: Path) -> Iterator[Given]:

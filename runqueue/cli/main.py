@@ -122,7 +122,9 @@ def _report(error: Exception, app: App) -> int:
     code, message = exits.explain(error)
     if app.verbose and not isinstance(error, click.ClickException):
         message = "".join(traceback.format_exception(error)) + message
-    text = exits.without(app.secrets, f"runqueue: {message}")
+    if app.embedded:
+        message = message.replace("`runqueue migrate", "`runqueue --embedded migrate")
+    text = exits.without(app.secrets, f"runqueue: {message}{app.hint}")
     lines = text.split("\n") if app.verbose or type(error).__name__ == "DevDatabaseError" else [" ".join(text.split())]
     for one in lines:
         click.echo(visible(one), err=True)

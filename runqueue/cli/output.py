@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +21,9 @@ from runqueue.types import Event, Run, Undecodable
 
 LONGEST = 2000
 """How many characters of a value are shown on a terminal."""
+
+WIDE, NARROWEST = 120, 60
+"""From how many characters a terminal gets all columns of a table, and the least that a table is made for."""
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
@@ -61,17 +65,26 @@ def note(text: str) -> None:
     click.echo(visible(text), err=True)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table on a terminal; elsewhere a line a row, without the headings."""
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: Collection[str], wide: Collection[str] = ()
+) -> None:
+    """Print a table on a terminal; elsewhere a line a row, without the headings.
+
+    The columns `wide` are for wide terminals, and those in `cut` lose what does not fit. No cell takes two lines.
+    """
     cells = [[cell(x) for x in row] for row in rows]
     if not on_terminal():
         for row in cells:
             click.echo("\t".join(row))
         return
+    width = max(shutil.get_terminal_size().columns, NARROWEST)
+    shown = [n for n, heading in enumerate(headings) if width >= WIDE or heading not in wide]
+    headings = [headings[n] for n in shown]
+    fitted = _fitted([list(headings), *([row[n] for n in shown] for row in cells)], cut, width)
     try:
-        _rich(headings, cells)
+        _rich(fitted[0], fitted[1:], cut, width)
     except ImportError:
-        _aligned([[x.upper() for x in headings], *cells])
+        _aligned([[x.upper() for x in fitted[0]], *fitted[1:]])
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> None:
@@ -110,17 +123,35 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _rich(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def shortened(text: str, length: int) -> str:
+    """The text, or its beginning with an ellipsis."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _fitted(rows: list[list[str]], cut: Collection[str], width: int) -> list[list[str]]:
+    """The rows, headings first, with the widest of the columns `cut` made narrower until a row fits."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    flexible = [n for n, heading in enumerate(rows[0]) if heading in cut]
+    excess = sum(widths) + 2 * (len(widths) - 1) - width
+    for _ in range(excess):
+        widest = max(flexible, key=lambda n: widths[n])
+        if widths[widest] <= 4:
+            break
+        widths[widest] -= 1
+    return [[shortened(x, length) for x, length in zip(row, widths, strict=True)] for row in rows]
+
+
+def _rich(headings: Sequence[str], rows: Sequence[Sequence[str]], cut: Collection[str], width: int) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     made = Table(box=None, pad_edge=False, header_style="bold")
-    for index, heading in enumerate(headings):
-        made.add_column(heading, no_wrap=index == 0, overflow="fold")
-    for row in rows:
-        made.add_row(*(Text(x) for x in row))  # as Text: a tenant may be called [red]
-    Console().print(made)
+    for heading in headings:
+        made.add_column(Text(heading, no_wrap=True), no_wrap=heading not in cut, overflow="ellipsis")
+    for row in rows:  # as Text: a tenant may be called [red]
+        made.add_row(*(Text(x, no_wrap=True, overflow="ellipsis") for x in row))
+    Console(width=width).print(made)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> None:

@@ -17,6 +17,10 @@ from runqueue.statements import control, reading
 from runqueue.types import Event, Explanation, Page, QueueStats, Run, RunStatus
 
 
+CAUSE = 500
+"""How many characters of an error or a reason `explain` quotes."""
+
+
 def _tenant(tenant_id: str | None) -> str | None:
     return None if tenant_id is None else values.name(tenant_id, field="tenant_id")
 
@@ -119,7 +123,7 @@ def explain(connection: Connection, ctx: Context, run_id: UUID | str, tenant_id:
 
 def _rule(run: Run, now: Any) -> tuple[str, str]:
     if run.status.terminal or now is None:
-        return "ended", f"the run is {run.status.value} since {run.finished_at:%Y-%m-%d %H:%M:%S %Z}"
+        return "ended", f"the run is {run.status.value} since {run.finished_at:%Y-%m-%d %H:%M:%S %Z}{_cause(run)}"
     if run.status is RunStatus.LEASED:
         if now["lease_left"] <= 0:
             return (
@@ -128,13 +132,26 @@ def _rule(run: Run, now: Any) -> tuple[str, str]:
             )
         asked = "; it was asked to stop" if run.cancel_requested_at else ""
         return "leased", f"{run.locked_by} has it, for at least {now['lease_left']:.0f} s more{asked}"
-    if now["paused"]:
-        return "paused", f"the queue {run.queue!r}, or the kind {run.kind!r} in it, is paused"
+    if now["paused_kind"] is not None:
+        what = f"the kind {run.kind!r} in the queue" if now["paused_kind"] else "the queue"
+        why = f": {now['paused_reason']}" if now["paused_reason"] else ""
+        return "paused", f"{what} {run.queue!r} is paused{why}"
     if now["due_in"] > 0:
         why = f"after attempt {run.attempts} failed" if run.attempts else "as it was enqueued"
         return "scheduled", f"due in {now['due_in']:.0f} s, {why}"
     ahead = f"{now['ahead']}{' or more' if now['ahead'] >= 1000 else ''}"
     return (
         "waiting",
-        f"due since {-now['due_in']:.0f} s, behind {ahead} runs of its kind: no worker with a free slot took it",
+        f"due since {-now['due_in']:.0f} s, behind {ahead} runs of its kind: "
+        f"no worker that handles the kind {run.kind!r} in the queue {run.queue!r} had a free slot for it",
     )
+
+
+def _cause(run: Run) -> str:
+    """Why an ended run ended so; nothing for one that is done."""
+    if run.status is RunStatus.DEAD:
+        causes = (run.error_code, run.error_message)
+    else:
+        causes = (run.cancel_reason,) if run.status is RunStatus.CANCELLED else ()
+    text = ": ".join(x for x in causes if x)
+    return f": {text if len(text) <= CAUSE else f'{text[: CAUSE - 1]}…'}" if text else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from sqlalchemy import Connection, func, select
 
 from runqueue.errors import SchemaOutdated
@@ -23,6 +25,8 @@ def require_version(connection: Connection, schema: str) -> None:
     version = recorded_version(connection, schema)
     if version is None or version < SCHEMA_VERSION:
         have = "missing" if version is None else f"at version {version}"
+        option = "" if schema == "runqueue" else f" --schema {shlex.quote(schema)}"
         raise SchemaOutdated(
-            f"the schema {schema!r} is {have}, this release needs version {SCHEMA_VERSION}: run `runqueue migrate`"
+            f"the schema {schema!r} is {have}, this release needs version {SCHEMA_VERSION}: "
+            f"run `runqueue migrate{option}`"
         )

@@ -14,7 +14,6 @@ from sqlalchemy import (
     Uuid,
     bindparam,
     cast,
-    exists,
     func,
     or_,
     select,
@@ -131,12 +130,17 @@ def stats(t: Tables) -> Executable:
 
 @cache
 def standing(t: Tables) -> Executable:
-    """What `explain` needs of a hot run: itself, seconds until due, until its lease ends, whether it is paused."""
+    """What `explain` needs of a hot run: itself, seconds until due, until its lease ends, what is paused and why.
+
+    `paused_kind` is null where nothing is, and empty where the whole queue is.
+    """
     runs, pauses = t.runs, t.pauses
     tenant = bindparam("tenant", type_=Text)
-    paused = exists().where(
-        pauses.c.queue == runs.c.queue, or_(pauses.c.kind == ANY_KIND, pauses.c.kind == runs.c.kind)
-    )
+
+    def paused(column: ColumnElement[str]) -> ColumnElement[Any]:
+        applies = pauses.c.queue == runs.c.queue, or_(pauses.c.kind == ANY_KIND, pauses.c.kind == runs.c.kind)
+        return select(column).where(*applies).order_by(pauses.c.kind).limit(1).correlate(runs).scalar_subquery()
+
     other = runs.alias("other")
     ahead = (
         select(other.c.id)
@@ -156,6 +160,7 @@ def standing(t: Tables) -> Executable:
         *run_columns(runs),
         in_seconds(runs.c.available_at - STATEMENT_TIME).label("due_in"),
         in_seconds(runs.c.locked_until - STATEMENT_TIME).label("lease_left"),
-        paused.label("paused"),
+        paused(pauses.c.kind).label("paused_kind"),
+        paused(pauses.c.reason).label("paused_reason"),
         count.label("ahead"),
     ).where(runs.c.id == bindparam("run_id", type_=Uuid), or_(tenant.is_(None), runs.c.tenant_id == tenant))

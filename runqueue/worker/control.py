@@ -84,6 +84,15 @@ class Control:
             self._stop_by = time.monotonic() + timeout
         self._wake.set()
 
+    def over(self, wait: float) -> bool:
+        """Wait at most `wait` seconds for the end; true also when draining takes so long that the thread must hang.
+
+        It can in connecting, which has no deadline through an engine of the application without `connect_timeout`.
+        """
+        grace = self._settings.abandon_after + self._settings.statement_timeout + 1.0
+        late = self._stop_by is not None and time.monotonic() > self._stop_by + grace
+        return self.ended.wait(0.0 if late else wait) or late
+
     def hint(self, payload: str) -> None:
         """A wake-up was heard. Anyone can send one, so whatever it says, it only makes us look."""
         if payload == STOP_HINT:
@@ -93,7 +102,10 @@ class Control:
             self._wake.set()
 
     def join(self) -> None:
-        """Wait for the thread's end. Raises what ended it, if that was an error."""
+        """See the thread off, once it is `over`. Raises what ended it, if that was an error."""
+        if not self.ended.is_set():
+            log.error("a thread of the worker hangs in a call to the database, and is left behind")
+            return
         self._thread.join()
         if self.error is not None:
             raise self.error

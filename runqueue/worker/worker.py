@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from runqueue import values
 from runqueue.aio import AsyncRunQueue
+from runqueue.core import of_type
 from runqueue.errors import InvalidRun, RunqueueError, Timeout
 from runqueue.queue import RunQueue
 from runqueue.types import Seconds
@@ -51,9 +52,11 @@ class Worker:
         engine: Engine | None = None,
         async_engine: AsyncEngine | None = None,
     ) -> None:
-        if isinstance(queues, str) or not queues:
+        if isinstance(queues, str):
+            raise InvalidRun("queues", f"must be a list of names, not the string {queues!r}")
+        if not queues:
             raise InvalidRun("queues", "must be a list of names, not empty")
-        self.queue = queue
+        self.queue = of_type(queue, (RunQueue, AsyncRunQueue), "queue")
         self.queues = [values.name(x, field="queues") for x in queues]
         self.concurrency = values.integer(concurrency, field="concurrency", low=1, high=100_000)
         self._engine, self._async_engine = engine, async_engine
@@ -127,8 +130,8 @@ class Worker:
         """Wait until the worker, started by `async with`, has ended; raise what ended it if that was an error."""
         control = self._control
         assert control is not None
-        while not control.ended.is_set():
-            await asyncio.to_thread(control.ended.wait, 1.0)
+        while not await asyncio.to_thread(control.over, 1.0):
+            pass
         engines = self._engines
         await asyncio.to_thread(self._close)
         if engines is not None:
@@ -157,7 +160,7 @@ class Worker:
             self._start(loop, until_idle=until_idle)
             assert self._control is not None
             control = self._control
-            while not control.ended.wait(1.0):  # in steps, so that a signal is seen on every platform
+            while not control.over(1.0):  # in steps, so that a signal is seen on every platform
                 pass
             control.join()
         finally:

@@ -97,6 +97,36 @@ def test_explain_names_the_rule(q, facts):
     assert q.explain(failing.run.id).detail.endswith("after attempt 1 failed")
 
 
+def test_explain_quotes_the_error_of_a_dead_run_and_the_reason_of_a_cancel(q):
+    q.enqueue("k", tenant_id="t")
+    dead = claim_one(q)
+    q.fail(dead.lease, ValueError("no such order " + "x" * 5000), retry=False)
+    detail = q.explain(dead.run.id).detail
+    assert "ValueError: no such order xxx" in detail
+    assert len(detail) < 700
+    cancelled = q.enqueue("k", tenant_id="t")
+    q.cancel(cancelled.id, "wrong order")
+    assert q.explain(cancelled.id).detail.endswith(": wrong order")
+    silent = q.enqueue("k", tenant_id="t")
+    q.cancel(silent.id)
+    done = q.enqueue("k", tenant_id="t")
+    q.complete(claim_one(q).lease)
+    for run in (silent, done):
+        assert q.explain(run.id).detail.endswith("UTC")
+
+
+def test_explain_says_what_is_paused_and_why(q):
+    run = q.enqueue("k", tenant_id="t")
+    q.pause(kind="k", reason="the provider is down")
+    q.pause(kind="other", reason="nothing to do with it")
+    assert q.explain(run.id).detail == "the kind 'k' in the queue 'default' is paused: the provider is down"
+    q.pause()
+    assert q.explain(run.id).detail == "the queue 'default' is paused"
+    q.resume()
+    q.resume(kind="k")
+    assert "no worker that handles the kind 'k'" in q.explain(run.id).detail
+
+
 def test_explain_looks_at_a_hot_run_once(q):
     """Between two looks the run could move, and the answer would mix both."""
     run = q.enqueue("k", tenant_id="t")

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from runqueue import InvalidRun
+from runqueue import AsyncRunQueue, InvalidRun, RunQueue, Worker
 
 WRONG = {
     "kinds": [lambda q, run: q.claim("w", kinds="kind")],
@@ -62,3 +62,22 @@ def test_a_cursor_may_be_text(queue):
     page = queue.list(limit=2)
     assert queue.list(cursor=str(page.cursor)).runs == (runs[0],)
     assert queue.list(cursor=uuid4().hex).runs is not None
+
+
+@pytest.mark.parametrize("face", [RunQueue, AsyncRunQueue])
+@pytest.mark.parametrize("engine", [None, 5, "sqlite://", "nonsense", object()])
+def test_what_is_no_engine_is_refused_by_name(face, engine):
+    with pytest.raises(InvalidRun) as refused:
+        face(engine)
+    assert refused.value.field == "engine"
+
+
+def test_the_other_kind_of_engine_session_or_queue_is_refused_by_name(engine, async_engine):
+    with pytest.raises(InvalidRun, match="engine: must be Engine or str or URL, not AsyncEngine"):
+        RunQueue(async_engine)
+    with pytest.raises(InvalidRun, match="engine: must be AsyncEngine or str or URL, not Engine"):
+        AsyncRunQueue(engine)
+    with pytest.raises(InvalidRun, match="connection: must be Connection or Session, not Engine"):
+        RunQueue(engine).enqueue("k", tenant_id="t", connection=engine)
+    with pytest.raises(InvalidRun, match="queue: must be RunQueue or AsyncRunQueue, not Engine"):
+        Worker(engine)

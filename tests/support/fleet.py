@@ -105,13 +105,16 @@ class Fleet:
         *,
         url: str | None = None,
         concurrency: int = 4,
-        die_after_claim: bool = False,
+        surprise: str | None = None,
         log: str = "INFO",
         env: dict[str, str] | None = None,
         effects: str | None = None,
         **settings: Any,
     ) -> Process:
-        """A process that knows these kinds of the zoo, by default all. `settings` go over `FAST`."""
+        """A process that knows these kinds of the zoo, by default all, and one of its surprises, by default none.
+
+        `settings` go over `FAST`.
+        """
         name = f"w{len(self._processes) + 1}"
         config = {
             "name": name,
@@ -121,7 +124,7 @@ class Fleet:
             "kinds": kinds,
             "concurrency": concurrency,
             "settings": FAST | settings,
-            "die_after_claim": die_after_claim,
+            "surprise": surprise,
             "log": log,
         }
         process = Process(name, config, self._folder, env or {})

@@ -50,7 +50,7 @@ def test_lost_run_waits_for_its_backoff(any_fleet: Fleet, plain: RunQueue, fx: E
 @both_policies
 def test_crash_between_claim_and_start_costs_an_attempt(any_fleet: Fleet, plain: RunQueue, fx: Effects) -> None:
     run = plain.enqueue("quick", tenant_id="acme", max_attempts=2)
-    assert any_fleet.start(die_after_claim=True, lease=1, heartbeat=0.3).exit_code() == -9
+    assert any_fleet.start(surprise="die after claim", lease=1, heartbeat=0.3).exit_code() == -9
     assert (plain.get(run.id).status, plain.get(run.id).attempts) == ("leased", 1)
     any_fleet.start().ready()
     done = plain.wait(run.id, 10)

@@ -150,3 +150,19 @@ def test_heartbeat_survives_an_error_that_nobody_foresaw(
 
     monkeypatch.setattr(RunQueue, "heartbeat", once)
     _five_go_on(Worker(plain), plain, failing.set, fx)
+
+
+@pytest.mark.audit(skip=["INV7"])  # the thread that hangs ends with the proxy
+def test_drain_ends_though_connecting_hangs(proxy: Proxy, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    engine = create_engine(proxy.url)  # no connect_timeout: the driver would wait for minutes
+    short = dataclasses.replace(settings, statement_timeout=0.5, abandon_after=0.5, listen_probe=0.3)
+    queue = RunQueue(engine, settings=short)
+    queue.handler("k")(lambda run: None)
+    worker = Worker(queue)
+    with running(worker):
+        eventually(lambda: worker.stats.listener_up, 10, what="a listener")
+        proxy.blackhole()
+        eventually(lambda: not worker.stats.listener_up, 10, what="a listener that noticed")
+    assert "left behind" in caplog.text
+    proxy.refuse()
+    engine.dispose()

@@ -90,6 +90,7 @@ def pause(app: App, queue: str, kind: str | None, reason: str | None) -> None:
     """Let no worker take new runs from QUEUE. What runs already goes on."""
     app.log()
     app.queue.pause(queue, kind, reason=reason)
+    output.line(f"{_lane(queue, kind)}: paused{f' ({reason})' if reason else ''}; what runs already goes on")
 
 
 @command("resume", example="runqueue resume default --kind research")
@@ -100,6 +101,11 @@ def resume(app: App, queue: str, kind: str | None) -> None:
     """Let workers take runs from QUEUE again."""
     app.log()
     app.queue.resume(queue, kind)
+    output.line(f"{_lane(queue, kind)}: not paused any more")
+
+
+def _lane(queue: str, kind: str | None) -> str:
+    return f"queue {queue!r}" if kind is None else f"kind {kind!r} in queue {queue!r}"
 
 
 def _each(run_ids: Sequence[UUID], act: Callable[[UUID], Run], word: Callable[[Run], str], as_json: bool) -> int:

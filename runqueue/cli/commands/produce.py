@@ -12,6 +12,7 @@ import click
 from runqueue.cli import output
 from runqueue.cli.app import App, pass_app
 from runqueue.cli.options import command, duration, json_option
+from runqueue.errors import IdempotencyConflict
 
 
 def json_value(text: str) -> Any:
@@ -56,7 +57,10 @@ def enqueue(app: App, /, as_json: bool, **arguments: Any) -> None:
     The input is a JSON value; - reads it from stdin, and without one the input is null.
     """
     app.log()
-    run = app.queue.enqueue(**arguments)
+    try:
+        run = app.queue.enqueue(**arguments)
+    except IdempotencyConflict as error:
+        raise click.ClickException(f"--key: {error.rule}") from None
     if as_json:
         output.json_line(output.run_as_json(run))
     else:

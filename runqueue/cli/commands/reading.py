@@ -33,7 +33,7 @@ STATS = ("queue", "kind", "pending", "due", "leased", "done", "dead", "cancelled
 def list_runs(app: App, /, as_json: bool, **filters: Any) -> None:
     """List runs, the newest first.
 
-    Without a terminal it prints a line a run, with tabs: id, status, tenant, queue, kind, attempts, created, error.
+    A terminal of less than 120 columns gets fewer columns. Without a terminal it prints a line a run, with tabs: id, status, tenant, queue, kind, attempts, created, error.
     """
     app.log()
     page = app.queue.list(**filters)
@@ -56,6 +56,8 @@ def list_runs(app: App, /, as_json: bool, **filters: Any) -> None:
                 )
                 for x in page.runs
             ),
+            cut=("tenant", "queue", "kind", "error"),
+            wide=("queue", "created"),
         )
     if page.cursor is not None:
         output.note(f"there are more: --cursor {page.cursor}")
@@ -123,15 +125,15 @@ def explain(app: App, run_id: UUID, as_json: bool) -> None:
 def stats(app: App, as_json: bool) -> None:
     """Count the runs by queue and kind.
 
-    `due` are those that could start now, and `oldest_due` says for how many seconds the first of them has waited.
-    Archived runs are not counted.
+    The columns: queue, kind, pending, due, leased, done, dead, cancelled, oldest_due. `due` are the pending runs that
+    could start now, and `oldest_due` says for how many seconds the first of them has waited.
     """
     app.log()
     rows = [asdict(x) for x in app.queue.stats()]
     if as_json:
         output.document({"queues": rows})
     else:
-        output.table(STATS, ([row[x] for x in STATS] for row in rows))
+        output.table(STATS, ([row[x] for x in STATS] for row in rows), cut=("queue", "kind"))
 
 
 def _last_events(queue: RunQueue, run_id: UUID, count: int) -> Sequence[Event]:

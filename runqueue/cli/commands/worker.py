@@ -7,6 +7,9 @@ import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
+from sysconfig import get_path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,7 +44,7 @@ def worker(app: App, target: str, queues: tuple[str, ...], concurrency: int) -> 
     module, attribute = _split(target)
     if app.database_url is not None:
         os.environ["RUNQUEUE_DATABASE_URL"] = app.database_url
-    queue = _find(target, module, attribute)
+    queue = _find(app, target, module, attribute)
     _agree(app, target, queue)
     app.log(logging.INFO)
     from runqueue.worker import Worker
@@ -62,7 +65,7 @@ def _split(target: str) -> tuple[str, str]:
     return module, attribute
 
 
-def _find(target: str, module: str, attribute: str) -> RunQueue | AsyncRunQueue:
+def _find(app: App, target: str, module: str, attribute: str) -> RunQueue | AsyncRunQueue:
     from runqueue.aio import AsyncRunQueue
     from runqueue.queue import RunQueue
 
@@ -71,10 +74,16 @@ def _find(target: str, module: str, attribute: str) -> RunQueue | AsyncRunQueue:
         found: Any = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            app.hint = _place_in_code(error)
             raise  # the application's own import failed
         raise click.UsageError(
             f"{target}: there is no module {error.name!r} in {os.getcwd()} or among what is installed"
         ) from None
+    except Exception as error:
+        app.hint = _place_in_code(error)
+        if isinstance(error, KeyError) and error.args == ("RUNQUEUE_DATABASE_URL",):
+            app.hint += ": give --database-url or set RUNQUEUE_DATABASE_URL"
+        raise
     names = [x for x, value in vars(found).items() if isinstance(value, (RunQueue, AsyncRunQueue))]
     hint = f"; there is {module}:{(get_close_matches(attribute, names, cutoff=0) or names)[0]}" if names else ""
     for step in attribute.split("."):
@@ -85,6 +94,26 @@ def _find(target: str, module: str, attribute: str) -> RunQueue | AsyncRunQueue:
     if not isinstance(found, (RunQueue, AsyncRunQueue)):
         raise click.UsageError(f"{target}: must be a RunQueue or AsyncRunQueue, not {type(found).__name__}{hint}")
     return found
+
+
+def _place_in_code(error: BaseException) -> str:
+    """Where in the application it happened: the innermost code that is not of a library, where there is such code."""
+    if isinstance(error, SyntaxError):
+        frames = [(error.filename or "?", error.lineno)]
+    else:
+        frames = [(x.filename, x.lineno) for x in extract_tb(error.__traceback__)]
+    here = Path(__file__).resolve().parent.parent
+    found = [x for x in frames if not x[0].startswith("<") and not Path(x[0]).resolve().is_relative_to(here)]
+    own = [x for x in found if _is_own(Path(x[0]))]
+    for file, line in (own or found)[-1:]:
+        path = Path(file)
+        return f" ({path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{line})"
+    return ""
+
+
+def _is_own(path: Path) -> bool:
+    libraries = [Path(x) for x in (get_path("stdlib"), get_path("platstdlib"))]
+    return "site-packages" not in path.parts and not any(path.is_relative_to(x) for x in libraries)
 
 
 def _agree(app: App, target: str, queue: RunQueue | AsyncRunQueue) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -93,6 +94,15 @@ def sync_sleep(run: Any) -> str:
     return me
 
 
+@handler("parent")
+def parent(run: Any) -> None:
+    """Wait for a process of its own, in the worker's group, that only a signal ends."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    effects.note(run, worker=me)
+    if child.wait():
+        raise RuntimeError(f"the child ended with {child.returncode}")
+
+
 @handler("poison")
 async def poison(run: RunContext) -> None:
     effects.note(run, worker=me)
@@ -109,8 +119,8 @@ async def clock(run: RunContext) -> float:
 
 def main() -> int:
     logging.basicConfig(level=CONFIG["log"], stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
-    if CONFIG["die_after_claim"]:
-        _die_after_claim()
+    if CONFIG["surprise"]:
+        SURPRISES[CONFIG["surprise"]]()
     Worker(queue, concurrency=CONFIG["concurrency"]).run()
     sys.stderr.write("ended cleanly\n")
     return 0
@@ -124,6 +134,42 @@ def _die_after_claim() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     Control._start = start  # type: ignore[method-assign]
+
+
+def _drain_after_claim() -> None:
+    """Get SIGTERM when a claim is committed, and go on when the main thread has taken note of it."""
+    from runqueue.worker.control import Control
+
+    original = Control._start
+
+    def start(self: Control, claimed: Any, sent: float) -> None:
+        if self._stop_by is None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            while self._stop_by is None:
+                time.sleep(0.01)
+        original(self, claimed, sent)
+
+    Control._start = start  # type: ignore[method-assign]
+
+
+def _die_after_sweep() -> None:
+    """Be killed when the first batch of a sweep that found something is committed."""
+    original = RunQueue.reap
+
+    def reap(self: RunQueue, limit: int | None = None) -> Any:
+        reaped = original(self, limit)
+        if reaped.total:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reaped
+
+    RunQueue.reap = reap  # type: ignore[method-assign]
+
+
+SURPRISES = {
+    "die after claim": _die_after_claim,
+    "drain after claim": _drain_after_claim,
+    "die after sweep": _die_after_sweep,
+}
 
 
 if __name__ == "__main__":
