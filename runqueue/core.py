@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -43,6 +44,11 @@ class HandlerSpec:
     timeout: float | None
     on_lost: Literal["retry", "fail"]
     cancel_grace: float
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler is a coroutine function, or an object that is called as one."""
+        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(type(self.function).__call__)
 
 
 @dataclass

@@ -56,7 +56,7 @@ def test_the_code_is_that_of_the_process(url, blank_url, tmp_path):
         (["--database-url", "", "list"], ["--database-url: must be a URL"]),
         (["--schema", "", "migrate", "--sql"], ["--schema: must match"]),
         (["--claim", "repaer", "migrate", "--sql"], ["--claim: ", "'repaer'", "reaper"]),
-        (["--database-url", "postgresql://h/d", "--plugin", "nosuch", "list"], ["--plugin", "nosuch"]),
+        (["--database-url", "postgresql://h/d", "--plugin", "nosuch", "list"], ["--plugin:", "nosuch"]),
         (["enqueue", "k"], ["--tenant"]),
         (["enqueue", "k", "{", "--tenant", "a"], ["no JSON", "line 1"]),
         (["enqueue", "k", "[" * 100_000, "--tenant", "a"], ["no JSON", "too deep"]),

@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import re
 import shlex
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
+from support.cli import PROGRAM, environment, process
 from support.tools import autocommit
 
 from runqueue import AsyncRunQueue, RunQueue, Settings
@@ -118,6 +120,33 @@ def _dispose(module: types.ModuleType, loop: asyncio.Runner) -> None:
             engine.dispose()
         elif isinstance(engine, AsyncEngine):
             loop.run(engine.dispose())
+
+
+def test_the_quickstart_is_an_application_that_runs(url: str, tmp_path: Path) -> None:
+    """As its reader does it: a file, its own table, an order, a worker as a process, and what the commands say."""
+    [app] = [b.body for b in blocks(ROOT / "docs/quickstart.md") if b.body.startswith("import os")]
+    (tmp_path / "app.py").write_text(app)
+    variables = environment(RUNQUEUE_DATABASE_URL=url)
+
+    def python(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "app.py", *words], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert process("migrate", cwd=tmp_path, RUNQUEUE_DATABASE_URL=url).code == 0
+    python("tables")
+    run = python("order", "lamp")
+    worker = subprocess.Popen([*PROGRAM, "worker", "app:queue"], cwd=tmp_path, env=variables, stderr=subprocess.PIPE)
+    try:
+        watched = process("watch", run, "--timeout", 30, cwd=tmp_path, RUNQUEUE_DATABASE_URL=url)
+        assert [row[2] for row in watched.rows] == ["turn"] * 3, watched.err
+        assert "is done" in watched.err
+    finally:
+        worker.terminate()
+        _, said = worker.communicate(timeout=60)
+    assert worker.returncode == 0, said
 
 
 def test_every_language_is_known() -> None:

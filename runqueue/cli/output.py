@@ -22,7 +22,7 @@ from runqueue.types import Event, Run, Undecodable
 LONGEST = 2000
 """How many characters of a value are shown on a terminal."""
 
-WIDE, NARROWEST = 120, 60
+WIDE, NARROWEST = 120, 76
 """From how many characters a terminal gets all columns of a table, and the least that a table is made for."""
 
 _UNSAFE = re.compile(

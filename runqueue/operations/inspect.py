@@ -16,7 +16,6 @@ from runqueue.operations.rows import event_of, run_of
 from runqueue.statements import control, reading
 from runqueue.types import Event, Explanation, Page, QueueStats, Run, RunStatus
 
-
 CAUSE = 500
 """How many characters of an error or a reason `explain` quotes."""
 
@@ -149,9 +148,7 @@ def _rule(run: Run, now: Any) -> tuple[str, str]:
 
 def _cause(run: Run) -> str:
     """Why an ended run ended so; nothing for one that is done."""
-    if run.status is RunStatus.DEAD:
-        causes = (run.error_code, run.error_message)
-    else:
-        causes = (run.cancel_reason,) if run.status is RunStatus.CANCELLED else ()
+    told = {RunStatus.DEAD: (run.error_code, run.error_message), RunStatus.CANCELLED: (run.cancel_reason,)}
+    causes: tuple[str | None, ...] = told.get(run.status, ())
     text = ": ".join(x for x in causes if x)
     return f": {text if len(text) <= CAUSE else f'{text[: CAUSE - 1]}…'}" if text else ""

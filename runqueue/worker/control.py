@@ -209,10 +209,12 @@ class Control:
         if self._state.is_stuck(claimed.run.id):
             self._refuse(execution, Released(self._settings.lease, "an earlier attempt still runs here"))
             return
-        if isinstance(claimed.run.input, Undecodable):
-            reason = ("undecodable", f"the input cannot be read: {claimed.run.input.reason}")
-            self._refuse(execution, Failed(reason, retry=False))
-            return
+        stored = {"input": claimed.run.input, "budget": claimed.run.budget, "checkpoint": claimed.checkpoint}
+        for what, value in stored.items():
+            if isinstance(value, Undecodable):
+                reason = ("undecodable", f"the {what} cannot be read: {value.reason}")
+                self._refuse(execution, Failed(reason, retry=False))
+                return
         self._state.add(execution)
         done = lambda outcome: self._ended(execution, outcome)  # noqa: E731
         function = execution.spec.function

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import time
 from collections.abc import Callable
@@ -46,7 +45,7 @@ class Execution:
     @property
     def is_async(self) -> bool:
         """Whether the handler is a coroutine function."""
-        return inspect.iscoroutinefunction(self.spec.function)
+        return self.spec.is_async
 
     @property
     def lost(self) -> bool:

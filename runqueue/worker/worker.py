@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import os
 import signal
@@ -223,7 +222,7 @@ class Worker:
             self._engines = None
 
     def _has_coroutines(self) -> bool:
-        return any(inspect.iscoroutinefunction(x.function) for x in self.queue.core.handlers.values())
+        return any(x.is_async for x in self.queue.core.handlers.values())
 
     def _count(self) -> int:
         stats = self._state.stats

@@ -71,6 +71,15 @@ def test_the_next_attempt_starts_from_the_last_committed_checkpoint(q, facts, le
     assert facts.sql("select array_agg(seq order by seq) from runqueue.agent_run_checkpoints") == [([3, 4, 5],)]
 
 
+def test_only_the_newest_checkpoints_are_kept(q, facts, lease):
+    kept = q.settings.checkpoints_kept
+    for turn in range(1, 3 * kept):
+        with q.transaction(lease) as tx:
+            tx.save_checkpoint({"turn": turn})
+        query = "select state_json->'turn' from runqueue.agent_run_checkpoints order by seq"
+        assert [x for (x,) in facts.sql(query)] == list(range(max(1, turn - kept + 1), turn + 1))
+
+
 @pytest.mark.parametrize("how", ["fail", "release", "cancel and retry"])
 def test_a_checkpoint_outlives_each_end_of_an_attempt(q, lease, how):
     with q.transaction(lease) as tx:

@@ -58,6 +58,15 @@ def test_eight_threads_drain_all_runs_once(odd, policy, settings, facts):
     assert facts.sql("select status, attempts, count(*) from runqueue.agent_runs group by 1, 2") == [("done", 1, RUNS)]
 
 
+def test_one_key_is_one_run_at_any_level(odd, policy, settings, facts):
+    """Above READ COMMITTED who came second could neither see the first's run nor store its own."""
+    queue = RunQueue(odd, claim=policy, settings=settings)
+    for key in range(20):
+        answers = race(odd, THREADS, lambda n, key=key: queue.enqueue("k", tenant_id="t", idempotency_key=f"{key}").id)
+        assert len(set(answers)) == 1, answers
+    assert facts.sql("select count(*) from runqueue.agent_runs") == [(20,)]
+
+
 def test_a_claim_skips_what_another_took_after_it_began(odd, policy, settings, engine, gate, queue):
     """Above READ COMMITTED this claim would fail with a serialization error."""
     run = queue.enqueue("k", tenant_id="t")

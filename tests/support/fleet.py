@@ -16,6 +16,8 @@ import pytest
 from support.tools import eventually
 
 TESTS = Path(__file__).parents[1]
+PATH = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+"""So that a copy of the library that is under test is the one that the processes use."""
 FAST: dict[str, Any] = {
     "lease": 2, "heartbeat": 0.5, "reap_interval": 0.5, "poll_interval": 0.2, "retry_base": 0,
     "cancel_grace": 1, "abandon_after": 1, "drain_timeout": 2, "statement_timeout": 3, "connect_timeout": 2,
@@ -42,7 +44,7 @@ class Process:
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", "support.apps.zoo"],
                 cwd=TESTS,
-                env=os.environ | {"ZOO": json.dumps(config), "PYTHONPATH": str(TESTS)} | env,
+                env=os.environ | {"ZOO": json.dumps(config), "PYTHONPATH": PATH} | env,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -159,6 +159,8 @@ def test_worker_refuses_what_cannot_work(plain: RunQueue, blank_url: str) -> Non
     for queues in ("default", []):
         with pytest.raises(InvalidRun, match="queues"):
             Worker(plain, queues=queues)
+    with pytest.raises(InvalidRun, match="a list of names, not the string 'default'"):
+        Worker(plain, queues="default")
     for concurrency in (0, -1, 1.5):
         with pytest.raises(InvalidRun, match="concurrency"):
             Worker(plain, concurrency=concurrency)  # type: ignore[arg-type]

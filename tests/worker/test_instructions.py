@@ -136,3 +136,15 @@ def test_lost_run_that_must_not_be_tried_again_is_dead(plain: RunQueue, fx: Effe
         eventually(lambda: plain.get(run.id).status.terminal, 10, what="the end")
     dead = plain.get(run.id)
     assert (dead.status, dead.attempts, dead.error_code) == ("dead", 1, "lease_expired")
+
+
+def test_object_that_is_called_as_a_coroutine_is_one(queue: RunQueue) -> None:
+    class Agent:
+        async def __call__(self, run: RunContext) -> str:
+            await run.emit("step")
+            return "done"
+
+    queue.handler("agent")(Agent())
+    run = queue.enqueue("agent", tenant_id="acme")
+    Worker(queue).drain()
+    assert queue.get(run.id).result == "done"

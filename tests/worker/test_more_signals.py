@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from support.effects import Effects
 from support.fleet import Fleet
-from support.tools import eventually
+from support.tools import autocommit, eventually
 
 from runqueue import NewRun, RunQueue
 
@@ -30,7 +30,7 @@ def test_runs_claimed_when_the_signal_comes_finish_or_are_released(fleet: Fleet,
 
 
 def test_claim_that_was_on_its_way_when_the_signal_came_is_not_forgotten(
-    fleet: Fleet, plain: RunQueue, fx: Effects
+    url: str, fleet: Fleet, plain: RunQueue, fx: Effects
 ) -> None:
     """The claim is sent, the signal is handled, and only then does the database take the run."""
     process = fleet.start(statement_timeout=10).ready()
@@ -38,10 +38,10 @@ def test_claim_that_was_on_its_way_when_the_signal_came_is_not_forgotten(
         "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' "
         "and application_name = 'runqueue'"
     )
-    with plain.engine.begin() as connection:
+    with plain.engine.begin() as connection, autocommit(url) as looking:
         connection.execute(text("lock table runqueue.agent_run_pauses in access exclusive mode"))
         run = plain.enqueue("quick", tenant_id="acme")
-        eventually(lambda: connection.execute(waiting).scalar_one(), 10, what="a claim that waits")
+        eventually(lambda: looking.execute(waiting).scalar_one(), 10, what="a claim that waits")
         process.send(TERM)
         eventually(lambda: "draining" in process.log, 5, what="the drain")
     assert process.exit_code() == 0

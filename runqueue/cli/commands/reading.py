@@ -33,7 +33,8 @@ STATS = ("queue", "kind", "pending", "due", "leased", "done", "dead", "cancelled
 def list_runs(app: App, /, as_json: bool, **filters: Any) -> None:
     """List runs, the newest first.
 
-    A terminal of less than 120 columns gets fewer columns. Without a terminal it prints a line a run, with tabs: id, status, tenant, queue, kind, attempts, created, error.
+    A terminal narrower than 120 characters gets fewer columns. Without a terminal it prints a line a run, with tabs:
+    id, status, tenant, queue, kind, attempts, created, error.
     """
     app.log()
     page = app.queue.list(**filters)
