@@ -22,7 +22,11 @@ class Mutation:
         return ((self.old, self.new), *self.also)
 
 
-OPERATIONS = ("tests/conformance", "tests/races")
+FENCE = ("tests/conformance/test_fence.py", "tests/conformance/test_repeats.py", "tests/races")
+STATES = ("tests/conformance/test_states.py", "tests/conformance/test_expiry.py", "tests/races/test_cancel_races.py")
+CLOCKS = ("tests/races/test_clocks.py", "tests/races/test_expiry_races.py")
+LOCKS = ("tests/races/test_expiry_races.py", "tests/races/test_sweep.py", "tests/races")
+CLAIMS = ("tests/conformance/test_claim.py", "tests/conformance/test_states.py")
 HELD = "*held(t, given)"
 TOKEN = '            runs.c.fencing_token == bindparam("token", type_=BigInteger),\n'
 LEASED = "            runs.c.locked_until.is_not(None),\n"
@@ -33,32 +37,32 @@ MUTATIONS = (
         "runqueue/statements/finish.py",
         HELD,
         "*(x for n, x in enumerate(held(t, given)) if n != 2)",
-        OPERATIONS,
+        FENCE,
     ),
     Mutation(
         "a heartbeat that ignores the token",
         "runqueue/statements/lease.py",
         HELD,
         "*(x for n, x in enumerate(held(t, given)) if n != 2)",
-        OPERATIONS,
+        FENCE,
     ),
-    Mutation("a failure that ignores the token", "runqueue/statements/finish.py", TOKEN, "", OPERATIONS),
-    Mutation("a fenced transaction that ignores the token", "runqueue/statements/journal.py", TOKEN, "", OPERATIONS),
+    Mutation("a failure that ignores the token", "runqueue/statements/finish.py", TOKEN, "", FENCE),
+    Mutation("a fenced transaction that ignores the token", "runqueue/statements/journal.py", TOKEN, "", FENCE),
     Mutation(
         "a completion that ignores the state",
         "runqueue/statements/parts.py",
         "        t.runs.c.locked_until.is_not(None),\n",
         "",
-        OPERATIONS,
+        FENCE,
     ),
-    Mutation("a failure that ignores the state", "runqueue/statements/finish.py", LEASED, "", OPERATIONS),
-    Mutation("a fenced transaction that ignores the state", "runqueue/statements/journal.py", LEASED, "", OPERATIONS),
+    Mutation("a failure that ignores the state", "runqueue/statements/finish.py", LEASED, "", FENCE),
+    Mutation("a fenced transaction that ignores the state", "runqueue/statements/journal.py", LEASED, "", FENCE),
     Mutation(
         "a sweep that neither locks what it read nor looks again",
         "runqueue/statements/expiry.py",
         "runs.c.id == ids_of(expired), runs.c.locked_until <= STATEMENT_TIME",
         "runs.c.id == ids_of(expired)",
-        OPERATIONS,
+        LOCKS,
         also=(("        .with_for_update(skip_locked=True)\n", ""),),
     ),
     Mutation(
@@ -66,56 +70,56 @@ MUTATIONS = (
         "runqueue/statements/parts.py",
         "CLOCK = func.clock_timestamp()",
         "CLOCK = func.now()",
-        OPERATIONS,
+        CLOCKS,
     ),
     Mutation(
         "a claim that looks for due runs with the transaction's clock",
         "runqueue/statements/parts.py",
         "STATEMENT_TIME = func.statement_timestamp()",
         "STATEMENT_TIME = func.now()",
-        OPERATIONS,
+        CLOCKS,
     ),
     Mutation(
         "attempts that are not counted at the claim",
         "runqueue/statements/claim.py",
         "runs.c.attempts + ONE",
         "runs.c.attempts",
-        OPERATIONS,
+        CLAIMS,
     ),
     Mutation(
         "a claim that waits for locked runs",
         "runqueue/statements/claim.py",
         "key_share=True, skip_locked=True",
         "key_share=True",
-        OPERATIONS,
+        LOCKS,
     ),
     Mutation(
         "a heartbeat that waits for locked runs",
         "runqueue/statements/lease.py",
         "key_share=True, skip_locked=True",
         "key_share=True",
-        OPERATIONS,
+        LOCKS,
     ),
     Mutation(
         "a redrive that starts the token again",
         "runqueue/statements/control.py",
         "            attempts=0,\n",
         "            attempts=0,\n            fencing_token=0,\n            settled_token=0,\n",
-        OPERATIONS,
+        FENCE,
     ),
     Mutation(
         "a cancel that ignores that the run has ended",
         "runqueue/statements/control.py",
         "runs.c.finished_at.is_(None), ",
         "",
-        OPERATIONS,
+        STATES,
     ),
     Mutation(
         "a release that charges the attempt",
         "runqueue/operations/settle.py",
         "delay=delay, given_back=1",
         "delay=delay, given_back=0",
-        OPERATIONS,
+        STATES,
     ),
     Mutation(
         "a failure that forgets the requested cancel",
@@ -123,41 +127,41 @@ MUTATIONS = (
         "if row.cancel_requested_at is not None:\n        return _settle(connection, ctx, lease, RunStatus.CANCELLED, "
         '"run.cancelled", data, error)',
         "",
-        OPERATIONS,
+        STATES,
     ),
     Mutation(
         "an expiry that forgets the requested cancel",
         "runqueue/statements/expiry.py",
         "(runs.c.cancel_requested_at.is_not(None), CANCELLED), ",
         "",
-        OPERATIONS,
+        STATES,
     ),
     Mutation(
         "a worker that only works when it is woken",
         "runqueue/worker/control.py",
         "if self._work or now >= next_poll:",
         "if self._work:",
-        ("tests/worker",),
+        ("tests/worker/test_listener.py", "tests/worker"),
     ),
     Mutation(
         "a listener that does not say that it missed something",
         "runqueue/wakeup.py",
         '        self.up = True\n        self._on_hint("")\n',
         "        self.up = True\n",
-        ("tests/worker",),
+        ("tests/worker/test_listener.py", "tests/worker"),
     ),
     Mutation(
         "a worker without a local deadline",
         "runqueue/worker/execution.py",
         "steps = [] if self.lost else [self.stop_by]",
         "steps: list[float] = []",
-        ("tests/worker",),
+        ("tests/worker/test_unreachable_database.py", "tests/worker/test_frozen_process.py"),
     ),
     Mutation(
         "a failed heartbeat that ends the heartbeats",
         "runqueue/worker/heartbeat.py",
         "            except Exception as error:\n                failures += 1\n",
         "            except Exception:\n                return\n                failures += 1\n",
-        ("tests/worker",),
+        ("tests/worker/test_unreachable_database.py", "tests/worker"),
     ),
 )
