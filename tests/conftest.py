@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "audit(skip=(), off=False): invariants that are not checked after the test")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's processes would inherit deafness
     if not hasattr(config, "workerinput") and DSN not in os.environ:
         # in the environment, so that the workers of xdist find it: they share the server that lives there
         os.environ[HOME], config.runqueue_home = str(new_home()), True  # type: ignore[attr-defined]

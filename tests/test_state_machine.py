@@ -105,7 +105,7 @@ class Lives(RuleBasedStateMachine):
         waiting = [x for x in self.runs.values() if x.status == "pending"]
         claimed = self.queue.claim(worker, queues=[self.lane], limit=limit)
         got = [self.runs[x.run.id] for x in claimed]
-        assert len(got) == len(taken) + min(limit - len(lapsed), len(waiting))
+        assert len(got) == len(taken) + min(limit - len(taken), len(waiting))
         assert {x.id for x in got[: len(taken)]} == {x.id for x in taken}
         for one, its in zip(got, claimed, strict=True):
             assert one in taken or one in waiting
