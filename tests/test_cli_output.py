@@ -126,6 +126,7 @@ def test_without_rich_the_table_is_plain_and_aligned(on_terminal, run):
 
 @pytest.mark.parametrize("rich", [True, False])
 @pytest.mark.parametrize(("columns", "more"), [(80, False), (119, False), (120, True), (200, True)])
+@pytest.mark.slow
 def test_a_run_takes_one_line_of_a_terminal_and_its_id_is_whole(on_terminal, engine, columns, more, rich):
     queue = RunQueue(engine)
     for tenant in ("t", "tenant with a long name " * 5, "你好" * 40):

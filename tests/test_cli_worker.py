@@ -265,6 +265,7 @@ def embedded(home, app):
         child.communicate()
 
 
+@pytest.mark.slow
 def test_the_embedded_database_lives_as_long_as_the_command_and_keeps_its_data(home, embedded):
     def server():
         return Server(programs(), home / ".runqueue").pid()

@@ -40,7 +40,11 @@ def test_demo_is_true_and_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "moment"), [(signal.SIGINT, "starting a PostgreSQL"), (signal.SIGTERM, ": leased by worker")]
+    ("number", "moment"),
+    [
+        (signal.SIGINT, "starting a PostgreSQL"),
+        pytest.param(signal.SIGTERM, ": leased by worker", marks=pytest.mark.slow),
+    ],
 )
 def test_demo_ended_by_a_signal_leaves_nothing_behind(number: signal.Signals, moment: str) -> None:
     with watched() as (process, belongings):
