@@ -18,6 +18,8 @@ from support.tools import autocommit, eventually
 from runqueue import devdb, devserver
 from runqueue.devdb import DevDatabaseError, Server, database
 
+pytestmark = pytest.mark.slow
+
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
@@ -168,7 +170,6 @@ def test_a_pid_file_that_names_another_process(home):
         assert ask(url) == 1
 
 
-@pytest.mark.slow
 def test_a_server_that_does_not_stop_is_killed(monkeypatch):
     monkeypatch.setattr(devserver, "STOP_TIMEOUT", 1)
     monkeypatch.setattr(devserver, "SIGNAL_TIMEOUT", 0.3)
@@ -180,7 +181,6 @@ def test_a_server_that_does_not_stop_is_killed(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["x" * 120, "a,b", "with space", "ünï'cødé"])
-@pytest.mark.slow
 def test_odd_paths(home, name):
     with database(home / name, programs=programs()) as url:
         assert ask(url) == 1

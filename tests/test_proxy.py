@@ -14,6 +14,8 @@ from support.postgres import own_server
 from support.proxy import Proxy
 from support.tools import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def dsn(url):
     parsed = make_url(url)
@@ -112,7 +114,6 @@ def test_refuse_turns_new_ones_away_only(proxy, connect):
     assert connect().execute("select 1").fetchone() == (1,)
 
 
-@pytest.mark.slow
 def test_blackhole_hangs_and_delivers_late(proxy, connect, server):
     connection = connect(autocommit=True)
     proxy.blackhole()
@@ -142,7 +143,6 @@ def test_blackhole_of_answers_only(proxy, connect, server):
     assert not sent.is_alive()
 
 
-@pytest.mark.slow
 def test_delay(proxy, connect):
     connection = connect(autocommit=True)
     proxy.delay(0.5)

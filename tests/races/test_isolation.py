@@ -58,6 +58,7 @@ def test_eight_threads_drain_all_runs_once(odd, policy, settings, facts):
     assert facts.sql("select status, attempts, count(*) from runqueue.agent_runs group by 1, 2") == [("done", 1, RUNS)]
 
 
+@pytest.mark.slow
 def test_one_key_is_one_run_at_any_level(odd, policy, settings, facts):
     """Above READ COMMITTED who came second could neither see the first's run nor store its own."""
     queue = RunQueue(odd, claim=policy, settings=settings)

@@ -74,6 +74,7 @@ def test_a_sweep_that_fails_stops_no_claims(plain: RunQueue, url: str) -> None:
     assert plain.reap().pending == 1
 
 
+@pytest.mark.slow
 def test_a_worker_started_again_renews_nothing_that_it_gave_up(engine: Engine, settings: Settings, url: str) -> None:
     plain = RunQueue(engine, settings=replace(settings, statement_timeout=1, abandon_after=0.5))
     started = threading.Event()
