@@ -66,9 +66,9 @@ def tracked():
     return [path for path in map(ROOT.joinpath, names) if path.is_file()]
 
 
-ELSEWHERE = re.compile(
-    r"https?://[^\s/]*(index|registry|packages?|mirror|simple)[^\s]*|(extra-)?index-url|find-links|trusted-host"
-)
+KNOWN = r"h|u:[^@\s]*@h|example\.com|api\.example|localhost|www\.apache\.org|semver\.org|keepachangelog\.com"
+ELSEWHERE = re.compile(rf"https?://(?!(?:{KNOWN})(?![\w.-]))[\w.@:-]+|(extra-)?index-url|find-links|trusted-host")
+"""Any web address but the few that the project has a reason to name."""
 
 
 def test_no_file_says_where_packages_come_from():
