@@ -86,6 +86,20 @@ def test_listener_that_is_down_at_the_start_costs_nothing_but_time(
         eventually(lambda: worker.stats.listener_up, 15, what="the listener")
 
 
+def test_what_was_announced_to_nobody_is_looked_for_when_the_listener_is_back(
+    proxy: Proxy, plain: RunQueue, fx: Effects
+) -> None:
+    queue = _queue(plain, fx, listen_url=proxy.url)
+    with running(Worker(queue)) as worker:
+        _is_woken(queue, worker)
+        proxy.refuse()
+        proxy.cut()
+        eventually(lambda: not worker.stats.listener_up, 10, what="the notice")
+        run = queue.enqueue("work", tenant_id="acme")
+        proxy.restore()
+        assert queue.wait(run.id, 20).status == "done"
+
+
 def test_session_that_stopped_listening_is_noticed(plain: RunQueue, fx: Effects) -> None:
     """As behind a transaction pooler, where the connection is fine and hears nothing."""
     queue = _queue(plain, fx)
