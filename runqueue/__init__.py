@@ -36,8 +36,18 @@ from runqueue.types import (
 
 if TYPE_CHECKING:
     from runqueue.aio import AsyncRunQueue
+    from runqueue.decisions import (
+        CheckpointStore,
+        ClaimOrder,
+        Failure,
+        KeepLast,
+        PluginInfo,
+        PluginSchema,
+        RetryDelay,
+        Tenant,
+        TenantPolicy,
+    )
     from runqueue.hooks import hookimpl, hookspec
-    from runqueue.order import ClaimOrder
     from runqueue.policies import ClaimPolicy
     from runqueue.queue import RunQueue
     from runqueue.worker import RunContext, SyncRunContext, Worker
@@ -46,7 +56,20 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "AsyncRunQueue": "runqueue.aio",
-    "ClaimOrder": "runqueue.order",
+    **dict.fromkeys(
+        (
+            "CheckpointStore",
+            "ClaimOrder",
+            "Failure",
+            "KeepLast",
+            "PluginInfo",
+            "PluginSchema",
+            "RetryDelay",
+            "Tenant",
+            "TenantPolicy",
+        ),
+        "runqueue.decisions",
+    ),
     "ClaimPolicy": "runqueue.policies",
     "RunContext": "runqueue.worker",
     "RunQueue": "runqueue.queue",
@@ -59,23 +82,29 @@ _LAZY = {
 
 __all__ = [
     "AsyncRunQueue",
+    "CheckpointStore",
     "ClaimOrder",
     "ClaimPolicy",
     "ClaimedRun",
     "Discard",
     "Event",
     "Explanation",
+    "Failure",
     "Heartbeat",
     "IdempotencyConflict",
     "InvalidRun",
+    "KeepLast",
     "Lease",
     "LeaseLost",
     "NewRun",
     "Page",
     "PluginError",
+    "PluginInfo",
+    "PluginSchema",
     "QueueStats",
     "Reaped",
     "Retry",
+    "RetryDelay",
     "Run",
     "RunCancelled",
     "RunContext",
@@ -87,6 +116,8 @@ __all__ = [
     "Settings",
     "Snooze",
     "SyncRunContext",
+    "Tenant",
+    "TenantPolicy",
     "Timeout",
     "Undecodable",
     "Worker",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 from runqueue import values
 from runqueue.core import Core, Handler, async_retrying, connect_args, database_url, delay_of, of_type, psycopg_engine
 from runqueue.errors import LeaseLost, RunNotFound, Timeout
+from runqueue.failures import Described
 from runqueue.operations import claim, inspect, maintain, produce, settle
 from runqueue.operations.context import Context
 from runqueue.policies import ClaimPolicy
@@ -56,15 +57,19 @@ class AsyncRunQueue:
         schema: str = "runqueue",
         claim: str | ClaimPolicy = "reaper",
         plugins: Sequence[str | object] = (),
+        plugin_options: Mapping[str, Mapping[str, Any]] | None = None,
+        without: Sequence[str] = (),
         settings: Settings | None = None,
     ) -> None:
-        core = Core.build(schema, claim, plugins, settings)
+        core = Core.build(schema, claim, plugins, settings, plugin_options, without)
         of_type(engine, (AsyncEngine, str, URL), "engine")
+        made = not isinstance(engine, AsyncEngine)
         if isinstance(engine, AsyncEngine):
             psycopg_engine(engine.url)
         else:
             engine = self._engine(engine, core.ctx.settings)
         self._set(core, engine)
+        self._owns_engine = made
 
     @classmethod
     def over(cls, core: Core, engine: AsyncEngine) -> AsyncRunQueue:
@@ -77,6 +82,7 @@ class AsyncRunQueue:
         self.core = core
         self.settings = core.ctx.settings
         self.engine = engine
+        self._owns_engine = False
         self._watchers: dict[asyncio.AbstractEventLoop, AsyncWatcher] = {}
 
     @staticmethod
@@ -197,7 +203,7 @@ class AsyncRunQueue:
         return await self.fail_described(lease, described, retry=retry, delay=delay)
 
     async def fail_described(
-        self, lease: Lease, error: tuple[str, str], *, retry: bool = True, delay: Seconds | None = None
+        self, lease: Lease, error: Described, *, retry: bool = True, delay: Seconds | None = None
     ) -> Run:
         """`fail` for a code and text that may be stored as they are."""
         wait = None if delay is None else delay_of(delay)
@@ -335,6 +341,14 @@ class AsyncRunQueue:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             await connection.run_sync(self.core.call, lambda c, _: self.core.look(c))
 
+    async def close(self) -> None:
+        """Let go of the database: of the engine too, if it was made here from a URL. The queue can still be used."""
+        watcher = self._watchers.get(asyncio.get_running_loop())
+        if watcher is not None:
+            await watcher.join(self.settings.statement_timeout)
+        if self._owns_engine:
+            await self.engine.dispose()
+
     # ------------------------------------------------------------------------------------------------ transactions
 
     async def _run(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -347,7 +361,7 @@ class AsyncRunQueue:
 
     async def _single(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation that is one statement, without BEGIN and COMMIT where that is safe."""
-        if self.core.known_isolation != "AUTOCOMMIT":
+        if not self.core.is_single(operation):
             return await self._run(operation, *args, **kwargs)
 
         async def once() -> T:

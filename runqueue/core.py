@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
-from sqlalchemy import URL, Connection, func, make_url, select
+from sqlalchemy import URL, Connection, Index, func, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from tenacity import AsyncRetrying, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from runqueue import values
 from runqueue.deadline import Deadlines
+from runqueue.decisions import KeepLast
 from runqueue.errors import InvalidRun
 from runqueue.hooks.manager import Hooks
+from runqueue.operations import claim, maintain, settle
 from runqueue.operations.claim import Kind
 from runqueue.operations.context import Context
+from runqueue.operations.rules import require_agreement
 from runqueue.policies import ClaimPolicy, policy
 from runqueue.schema.indexes import index_state
 from runqueue.schema.tables import tables
 from runqueue.schema.version import require_version
 from runqueue.settings import Settings
+from runqueue.statements.turns import candidate
 from runqueue.types import Lease, RunStatus, Seconds
 
 P = ParamSpec("P")
@@ -64,13 +69,17 @@ class Core:
     def build(
         cls,
         schema: str,
-        claim: str | ClaimPolicy,
+        claim_policy: str | ClaimPolicy,
         plugins: Sequence[str | object],
         settings: Settings | None,
+        plugin_options: Mapping[str, Mapping[str, Any]] | None = None,
+        without: Sequence[str] = (),
     ) -> Core:
         """Load the plugins and settle the rules. Raises PluginError and InvalidRun; touches no database."""
-        t, hooks = tables(schema), Hooks(plugins)
-        return cls(Context(t, settings or Settings(), hooks, policy(claim), hooks.claim_order(t.runs)))
+        t, settings, hooks = tables(schema), settings or Settings(), Hooks(plugins, plugin_options, without)
+        order = hooks.claim_order(t.runs, t.rules)
+        tenants = hooks.tenant_policy(candidate(t), t.rules)
+        return cls(Context(t, settings, hooks, policy(claim_policy), order, tenants, hooks.checkpoint_store(settings)))
 
     def register(
         self,
@@ -128,18 +137,41 @@ class Core:
             self.known_isolation = "AUTOCOMMIT" if default == "read committed" else "READ COMMITTED"
         return self.known_isolation
 
+    def is_single(self, operation: Callable[..., Any]) -> bool:
+        """Whether an operation is one statement, so that it needs no BEGIN and COMMIT, where that is safe."""
+        return self.known_isolation == "AUTOCOMMIT" and operation not in self.composed
+
+    @cached_property
+    def composed(self) -> frozenset[Callable[..., Any]]:
+        """Operations that the plugins have made more than one statement."""
+        ctx, found = self.ctx, set[Callable[..., Any]]()
+        if ctx.hooks.observes("runqueue_runs_finished"):
+            found |= {claim.claim, settle.complete_many, settle.complete_free, maintain.reap}
+        if ctx.hooks.observes("runqueue_runs_claimed") or ctx.tenants or not isinstance(ctx.store, KeepLast):
+            found.add(claim.claim)
+        return frozenset(found)
+
     def look(self, connection: Connection) -> None:
-        """Check the schema, and say which index the claim policy would work much better with."""
+        """Check the schema and the install's rules, and say which index claims would work much better with."""
         self.isolation(connection)
-        t, policy = self.ctx.t, self.ctx.policy
-        for index in policy.indexes(t):
-            if not index_state(connection, t.schema, str(index.name)):
+        require_agreement(connection, self.ctx)
+        for index in self.indexes():
+            if not index_state(connection, self.ctx.t.schema, str(index.name)):
                 log.warning(
-                    "the claim policy %r is slow without the index %s: run `runqueue migrate --claim %s`",
-                    policy.name,
+                    "claims are slow without the index %s: run `runqueue migrate` with the claim policy %r and the "
+                    "plugins of this worker",
                     index.name,
-                    policy.name,
+                    self.ctx.policy.name,
                 )
+
+    def indexes(self) -> tuple[Index, ...]:
+        """Indexes that the claim policy and the plugins need, and `migrate` makes."""
+        t = self.ctx.t
+        return (*self.ctx.policy.indexes(t), *(x for need in self.ctx.hooks.schema(t.schema) for x in need.indexes))
+
+    def migrations(self) -> tuple[str, ...]:
+        """The version locations of plugins that have migrations of their own."""
+        return tuple(x.migrations for x in self.ctx.hooks.schema(self.ctx.t.schema) if x.migrations)
 
     def call(self, connection: Connection, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation on a connection of ours that is in AUTOCOMMIT, under the client-side deadline."""
@@ -193,7 +225,7 @@ class Core:
         settings = self.ctx.settings
         limit = {
             "result": settings.result_limit,
-            "checkpoint": settings.checkpoint_limit,
+            "checkpoint": self.ctx.store.limit,
             "event": settings.event_limit,
         }[what]
         return values.encode(value, field=what, limit=limit, depth=settings.json_depth)

@@ -7,7 +7,7 @@ that is asked of an exception may raise anything, and `describe` still answers.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from runqueue.values import clean
 
@@ -21,6 +21,14 @@ _VISITS = 1000
 _UNKNOWN = "Exception"
 _MISSING = object()
 _QUOTED = re.compile(r'"(?:.*"|.*)')
+
+
+class Described(NamedTuple):
+    """A failure as it may be stored: code and message, redacted, cleaned and cut; and the exception that it was."""
+
+    code: str
+    message: str
+    exception: BaseException | None = None
 
 
 def describe(error: BaseException | str) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from runqueue import values
 from runqueue.core import Core, Handler, connect_args, database_url, delay_of, of_type, psycopg_engine, retrying
 from runqueue.errors import LeaseLost, RunNotFound, Timeout
+from runqueue.failures import Described
 from runqueue.operations import claim, inspect, maintain, produce, settle
 from runqueue.operations.context import Context
 from runqueue.policies import ClaimPolicy
@@ -55,15 +56,19 @@ class RunQueue:
         schema: str = "runqueue",
         claim: str | ClaimPolicy = "reaper",
         plugins: Sequence[str | object] = (),
+        plugin_options: Mapping[str, Mapping[str, Any]] | None = None,
+        without: Sequence[str] = (),
         settings: Settings | None = None,
     ) -> None:
-        core = Core.build(schema, claim, plugins, settings)
+        core = Core.build(schema, claim, plugins, settings, plugin_options, without)
         of_type(engine, (Engine, str, URL), "engine")
+        made = not isinstance(engine, Engine)
         if isinstance(engine, Engine):
             psycopg_engine(engine.url)
         else:
             engine = self._engine(engine, core.ctx.settings)
         self._set(core, engine)
+        self._owns_engine = made
 
     @classmethod
     def over(cls, core: Core, engine: Engine) -> RunQueue:
@@ -76,6 +81,7 @@ class RunQueue:
         self.core = core
         self.settings = core.ctx.settings
         self.engine = engine
+        self._owns_engine = False
         self._watcher = Watcher(lambda ids: self._run(inspect.watch, ids), self.settings.watch_interval)
 
     @staticmethod
@@ -191,7 +197,7 @@ class RunQueue:
         return self.fail_described(lease, settle.describe_error(self.core.ctx, error), retry=retry, delay=delay)
 
     def fail_described(
-        self, lease: Lease, error: tuple[str, str], *, retry: bool = True, delay: Seconds | None = None
+        self, lease: Lease, error: Described, *, retry: bool = True, delay: Seconds | None = None
     ) -> Run:
         """`fail` for a code and text that may be stored as they are."""
         wait = None if delay is None else delay_of(delay)
@@ -321,6 +327,12 @@ class RunQueue:
         with self._connect("AUTOCOMMIT") as connection:
             self.core.call(connection, lambda c, _: self.core.look(c))
 
+    def close(self) -> None:
+        """Let go of the database: of the engine too, if it was made here from a URL. The queue can still be used."""
+        self._watcher.join(self.settings.statement_timeout)
+        if self._owns_engine:
+            self.engine.dispose()
+
     # ------------------------------------------------------------------------------------------------ transactions
 
     def _connect(self, isolation: Literal["AUTOCOMMIT", "READ COMMITTED"]) -> Connection:
@@ -335,7 +347,7 @@ class RunQueue:
 
     def _single(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation that is one statement, without BEGIN and COMMIT where that is safe."""
-        if self.core.known_isolation != "AUTOCOMMIT":
+        if not self.core.is_single(operation):
             return self._run(operation, *args, **kwargs)
 
         def once() -> T:

@@ -28,6 +28,7 @@ class Pending:
         self.events: list[tuple[str, str]] = []
         self.checkpoint: str | None = None
         self.state: Any = None
+        self.spent = 0.0
         self._root: RootTransaction | None = None
         self._ending = False
 
@@ -40,6 +41,11 @@ class Pending:
         """Replace the checkpoint. Raises InvalidRun."""
         self._check_open()
         self.checkpoint, self.state = self.core.encode(state, "checkpoint"), state
+
+    def spend(self, amount: float) -> None:
+        """Add to what the run has spent. Raises InvalidRun."""
+        self._check_open()
+        self.spent += values.seconds(amount, field="amount", high=1e15)
 
     def child(self, kind: str, input: Any, tenant_id: str | None, options: dict[str, Any]) -> NewRun:
         """A child run, of this run's tenant unless another is named."""
@@ -64,7 +70,7 @@ class Pending:
             self.roll_back(connection)
             raise RunqueueError("the transaction was ended inside its block: only the end of the block may do that")
         with self.core.guard(connection):
-            fenced.write(connection, self.core.ctx, self.lease, self.events, self.checkpoint)
+            fenced.write(connection, self.core.ctx, self.lease, self.events, self.checkpoint, self.spent)
             connection.commit()
 
     def roll_back(self, connection: Connection) -> None:
@@ -103,6 +109,10 @@ class Transaction:
         """Store what the next attempt starts from, at the commit. Raises InvalidRun."""
         self.pending.save(state)
 
+    def spend(self, amount: float) -> None:
+        """Add to what the run has spent, in a unit of your own: tokens, money. Raises InvalidRun."""
+        self.pending.spend(amount)
+
     def enqueue(self, kind: str, input: Any = None, *, tenant_id: str | None = None, **options: Any) -> Run:
         """Enqueue a child run, which exists if this transaction commits. Options are those of `RunQueue.enqueue`."""
         pending = self.pending
@@ -124,6 +134,10 @@ class AsyncTransaction:
     async def save_checkpoint(self, state: Any) -> None:
         """Store what the next attempt starts from, at the commit. Raises InvalidRun."""
         self.pending.save(state)
+
+    async def spend(self, amount: float) -> None:
+        """Add to what the run has spent, in a unit of your own: tokens, money. Raises InvalidRun."""
+        self.pending.spend(amount)
 
     async def enqueue(self, kind: str, input: Any = None, *, tenant_id: str | None = None, **options: Any) -> Run:
         """Enqueue a child run, which exists if this transaction commits. Options are those of `RunQueue.enqueue`."""

@@ -38,7 +38,10 @@ class Undecodable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as the database had it when it was read. Times are aware; `attempts` counts leases not given back."""
+    """A run as the database had it when it was read. Times are aware; `attempts` counts leases not given back.
+
+    `leased_at` is when its last lease began. `spent` is what its handlers reported, in the application's own unit.
+    """
 
     id: UUID
     tenant_id: str
@@ -64,6 +67,8 @@ class Run:
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
+    leased_at: datetime | None
+    spent: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,12 @@ class Watcher:
             finally:
                 self._leave(run_id)
 
+    def join(self, timeout: float) -> None:
+        """See the polling thread off, once nobody waits; it may have a connection for a moment longer."""
+        thread = self._thread
+        if thread is not None and not self._wanted:
+            thread.join(timeout)
+
     def _leave(self, run_id: UUID) -> None:
         self._wanted[run_id] -= 1
         if not self._wanted[run_id]:
@@ -109,6 +115,11 @@ class AsyncWatcher:
             if not self._wanted[run_id]:
                 del self._wanted[run_id]
                 self._seen.pop(run_id, None)
+
+    async def join(self, timeout: float) -> None:
+        """See the polling task off, once nobody waits; it may have a connection for a moment longer."""
+        if self._task is not None and not self._wanted:
+            await asyncio.wait([self._task], timeout=timeout)
 
     async def _run(self) -> None:
         while wanted := list(self._wanted):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runqueue import Settings, hookimpl
+from runqueue import Failure, RetryDelay, Settings, hookimpl
 
 
 def exponential(attempts: int, base: float, cap: float) -> float:
@@ -11,6 +11,6 @@ def exponential(attempts: int, base: float, cap: float) -> float:
 
 
 @hookimpl
-def runqueue_retry_delay(attempts: int, settings: Settings) -> float:
+def runqueue_retry_delay(failure: Failure, settings: Settings) -> RetryDelay:
     """The same formula that a lost lease waits by."""
-    return exponential(attempts, settings.retry_base, settings.retry_cap)
+    return RetryDelay(exponential(failure.attempts, settings.retry_base, settings.retry_cap), "exponential backoff")

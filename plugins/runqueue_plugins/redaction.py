@@ -95,9 +95,9 @@ _PROSE = _NOTHING | {"", *_SAID.split()}
 
 
 @hookimpl
-def runqueue_redact(text: str) -> str:
-    """The default of this hook: `redact`."""
-    return redact(text)
+def runqueue_redact(value: Any) -> Any:
+    """The default of this hook: `redact` for a text, `redact_json` for anything else."""
+    return redact(value) if isinstance(value, str) else redact_json(value)
 
 
 def redact(text: str) -> str:

@@ -84,7 +84,7 @@ class App:
             raise config.wrong(error.field, error.rule) from None
         except PluginError as error:
             raise config.wrong("plugins", error) from None
-        click.get_current_context().find_root().call_on_close(queue.engine.dispose)
+        click.get_current_context().find_root().call_on_close(queue.close)
         return queue
 
     def log(self, level: int = logging.WARNING) -> None:

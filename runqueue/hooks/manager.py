@@ -1,90 +1,267 @@
-"""One plugin manager per queue, with a typed method for each hook."""
+"""One plugin manager per queue, with a typed method for each hook that says how results merge."""
 
 from __future__ import annotations
 
-import difflib
+import inspect
 import logging
 import math
-from collections.abc import Sequence
-from importlib.metadata import EntryPoints, entry_points
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pluggy
-from sqlalchemy import Table
+from sqlalchemy import Connection, FromClause, Table
 
+from runqueue.decisions import (
+    CheckpointStore,
+    ClaimOrder,
+    Failure,
+    KeepLast,
+    PluginInfo,
+    PluginSchema,
+    RetryDelay,
+    TenantPolicy,
+)
+from runqueue.driver import is_autocommit
 from runqueue.errors import InvalidRun, PluginError
 from runqueue.hooks import specs
-from runqueue.order import ClaimOrder
+from runqueue.hooks.loading import Loaded, installed, load, name_of, near
 from runqueue.settings import Settings
+from runqueue.types import ClaimedRun, Run
 from runqueue.values import seconds
 
-DEFAULTS = ("priority", "backoff", "redaction")
+if TYPE_CHECKING:
+    import click
+
+DEFAULTS = ("priority", "backoff", "checkpoints", "redaction")
 """What decides where no named plugin does. These are plugins like any other."""
+
+ALONE = ("runqueue_claim_order", "runqueue_tenant_policy", "runqueue_checkpoint_store")
+"""Hooks that one named plugin may implement: two answers could not be merged into one."""
+
+WITHHELD = "[withheld: redaction failed]"
 
 log = logging.getLogger("runqueue.hooks")
 
 
 class Hooks:
-    """The plugins of one queue. The defaults are registered first, so a named plugin is asked before them."""
+    """The plugins of one queue. The defaults are registered first, so a named plugin is asked before them.
 
-    def __init__(self, plugins: Sequence[str | object] = ()) -> None:
+    Safe to share between threads. `errors` counts, by plugin, the exceptions of observers.
+    """
+
+    def __init__(
+        self,
+        plugins: Sequence[str | object] = (),
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        without: Sequence[str] = (),
+    ) -> None:
+        self.errors = Counter[str]()
         self._manager = pluggy.PluginManager(specs.PROJECT)
         self._manager.add_hookspecs(specs)
-        installed = entry_points(group=specs.PROJECT)
-        for plugin in (*DEFAULTS, *plugins):
-            self._register(plugin, installed)
+        self._loaded = _load_all(plugins, options or {}, without)
+        for one in self._loaded:
+            self._register(one)
         try:
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:
-            raise PluginError(f"a hook that does not exist: {error}") from error
+            hooks = [x for x in vars(specs) if x.startswith("runqueue_")]
+            raise PluginError(f"a hook that does not exist: {error}{near(_misspelt(error), hooks)}") from error
+        for hook in ALONE:
+            named = [x.plugin_name for x in self._implementations(hook) if x.plugin_name not in DEFAULTS]
+            if len(named) > 1:
+                raise PluginError(f"only one plugin may implement {hook}, not both of {', '.join(named)}")
 
-    def _register(self, plugin: str | object, installed: EntryPoints) -> None:
-        name = plugin if isinstance(plugin, str) else getattr(plugin, "__name__", type(plugin).__name__)
-        implementation = _load(plugin, installed) if isinstance(plugin, str) else plugin
+    def _register(self, loaded: Loaded) -> None:
         try:
-            self._manager.register(implementation, name)
+            self._manager.register(loaded.plugin, loaded.name)
         except (ValueError, pluggy.PluginValidationError) as error:
-            raise PluginError(f"the plugin {name!r} cannot be used: {error}") from error
+            raise PluginError(f"the plugin {loaded.name!r} cannot be used: {error}") from error
+        callers = self._manager.get_hookcallers(loaded.plugin)
+        if not callers:
+            raise PluginError(f"the plugin {loaded.name!r} implements no hook: is it marked with @hookimpl?")
+        for one in (x for caller in callers for x in caller.get_hookimpls() if x.plugin is loaded.plugin):
+            if inspect.iscoroutinefunction(one.function):
+                raise PluginError(f"the plugin {loaded.name!r} must implement {one.function.__name__} without async")
+            if one.wrapper or one.hookwrapper:
+                raise PluginError(f"the plugin {loaded.name!r} must not wrap {one.function.__name__}")
 
-    def claim_order(self, runs: Table) -> ClaimOrder:
+    def plugins(self) -> list[PluginInfo]:
+        """The plugins in the order in which they were registered, defaults first."""
+        return [
+            PluginInfo(
+                x.name,
+                x.version,
+                x.source,
+                tuple(sorted(c.name for c in self._manager.get_hookcallers(x.plugin) or ())),
+                x.options,
+            )
+            for x in self._loaded
+        ]
+
+    # ------------------------------------------------------------------------------------------------- decisions
+
+    def claim_order(self, runs: Table, rules: FromClause) -> ClaimOrder:
         """The order of the plugin that answers first."""
-        order = self._manager.hook.runqueue_claim_order(runs=runs)
+        order = self._manager.hook.runqueue_claim_order(runs=runs, rules=rules)
         if not isinstance(order, ClaimOrder):
             raise PluginError(f"runqueue_claim_order must return a ClaimOrder, not {order!r}")
+        columns = (*order.terms, *([] if order.level is None else [order.level]))
+        if not order.terms or any(getattr(x, "table", None) is not runs for x in columns):
+            raise PluginError("runqueue_claim_order must order by columns of the table that it is given")
+        if order.step is not None and (order.level is None or order.terms[0] is not runs.c.available_at):
+            raise PluginError("a ClaimOrder with a step needs a level, and available_at as its first term")
         return order
 
-    def retry_delay(self, kind: str, attempts: int, error_code: str, settings: Settings) -> float:
-        """Seconds until the next attempt, `math.inf` for none."""
+    def order_name(self) -> str:
+        """The name of the plugin that orders."""
+        return self._decider("runqueue_claim_order") or ""
+
+    def tenant_policy(self, tenants: FromClause, rules: FromClause) -> TenantPolicy | None:
+        """The policy of the plugin that decides on tenants, None where none does."""
+        policy = self._manager.hook.runqueue_tenant_policy(tenants=tenants, rules=rules)
+        if policy is not None and not isinstance(policy, TenantPolicy):
+            raise PluginError(f"runqueue_tenant_policy must return a TenantPolicy or None, not {policy!r}")
+        return policy
+
+    def tenant_policy_name(self) -> str:
+        """The name of the plugin that decides on tenants, empty where none does."""
+        return self._decider("runqueue_tenant_policy") or ""
+
+    def checkpoint_store(self, settings: Settings) -> CheckpointStore | KeepLast:
+        """The store of the plugin that answers first."""
+        store = self._manager.hook.runqueue_checkpoint_store(settings=settings)
+        if not isinstance(store, (KeepLast, CheckpointStore)):
+            raise PluginError(f"runqueue_checkpoint_store must return a CheckpointStore or KeepLast, not {store!r}")
+        return store
+
+    def retry_delay(self, failure: Failure, settings: Settings) -> RetryDelay:
+        """The delay of the plugin that answers first."""
         hook = self._manager.hook.runqueue_retry_delay
-        delay: Any = hook(kind=kind, attempts=attempts, error_code=error_code, settings=settings)
-        if delay == math.inf:
-            return math.inf
+        answer: Any = hook(failure=failure, settings=settings)
+        delay = answer if isinstance(answer, RetryDelay) else RetryDelay(answer)
+        if delay.seconds == math.inf:
+            return delay
         try:
-            return seconds(delay, field="delay")
+            return RetryDelay(seconds(delay.seconds, field="delay"), str(delay.reason))
         except InvalidRun as error:
             raise PluginError(f"runqueue_retry_delay returned a {error}") from error
 
-    def redact(self, text: str) -> str:
-        """What may be stored of an error's text. Never fails: what cannot be redacted is not stored."""
+    def redact(self, value: Any, place: specs.Place) -> Any:
+        """What may be stored of a value, after all plugins. Never fails: what cannot be redacted is not stored."""
+        left = value
+        implementations = self._implementations("runqueue_redact")
         try:
-            redacted = self._manager.hook.runqueue_redact(text=text)
+            for one in implementations:
+                answer = _call(one, {"value": left, "place": place})
+                left = left if answer is None else answer
         except BaseException:  # SystemExit and the like too: the run that failed must be settled
-            log.exception("a redaction plugin failed; the text is withheld")
-            return "[withheld: redaction failed]"
-        return redacted if isinstance(redacted, str) else "[withheld: nothing redacts]"
+            log.exception("a redaction plugin failed; the value is withheld")
+            return WITHHELD
+        if not isinstance(value, str):
+            return left
+        return left if implementations and isinstance(left, str) else WITHHELD
+
+    # ------------------------------------------------------------------------------------------------- observers
+
+    def observes(self, hook: str) -> bool:
+        """Whether any plugin implements this hook; without, the operation needs no transaction for it."""
+        return bool(getattr(self._manager.hook, hook).get_hookimpls())
+
+    def runs_enqueued(self, connection: Connection, runs: Sequence[Run], schema: str) -> None:
+        """Tell the observers in savepoints."""
+        self._tell_in(connection, "runqueue_runs_enqueued", runs, schema)
+
+    def runs_claimed(self, connection: Connection, runs: Sequence[ClaimedRun], schema: str) -> None:
+        """Tell the observers in savepoints."""
+        self._tell_in(connection, "runqueue_runs_claimed", runs, schema)
+
+    def runs_finished(self, connection: Connection, runs: Sequence[Run], schema: str) -> None:
+        """Tell the observers in savepoints."""
+        self._tell_in(connection, "runqueue_runs_finished", runs, schema)
+
+    def run_started(self, run: ClaimedRun) -> None:
+        """Tell the observers."""
+        for name, call in self._calls("runqueue_run_started", run=run):
+            self._contained(name, call)
+
+    def run_ended(self, run: ClaimedRun, outcome: str, error: BaseException | None) -> None:
+        """Tell the observers."""
+        for name, call in self._calls("runqueue_run_ended", run=run, outcome=outcome, error=error):
+            self._contained(name, call)
+
+    def _tell_in(self, connection: Connection, hook: str, runs: Sequence[Run | ClaimedRun], schema: str) -> None:
+        if not runs:
+            return
+        for name, call in self._calls(hook, connection=connection, runs=runs, schema=schema):
+            self._contained(name, partial(_in_savepoint, connection, call))
+
+    def _contained(self, name: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except BaseException:  # an observer that calls sys.exit() must not end a worker's thread either
+            self.errors[name] += 1
+            log.exception("the observer %s failed; nothing else is affected", name)
+
+    # ---------------------------------------------------------------------------------------------------- others
+
+    def schema(self, schema: str) -> list[PluginSchema]:
+        """What the plugins need in the database."""
+        needs = self._manager.hook.runqueue_schema(schema=schema)
+        for need in needs:
+            if not isinstance(need, PluginSchema):
+                raise PluginError(f"runqueue_schema must return a PluginSchema or None, not {need!r}")
+        return list(needs)
+
+    def commands(self, group: click.Group) -> None:
+        """Let the plugins add their commands."""
+        self._manager.hook.runqueue_commands(group=group)
+
+    def _decider(self, hook: str) -> str | None:
+        found = self._implementations(hook)
+        return found[-1].plugin_name if found else None
+
+    def _implementations(self, hook: str) -> list[pluggy.HookImpl]:
+        """In the order of the configuration, unless an implementation asks to come first or last."""
+        found: list[pluggy.HookImpl] = getattr(self._manager.hook, hook).get_hookimpls()
+        return found
+
+    def _calls(self, hook: str, **arguments: Any) -> Iterator[tuple[str, Callable[[], object]]]:
+        for one in self._implementations(hook):
+            yield one.plugin_name, partial(_call, one, arguments)
 
 
-def _load(name: str, installed: EntryPoints) -> object:
-    found = tuple(installed.select(name=name))
-    if not found:
-        names = sorted(installed.names)
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PluginError(f"no plugin {name!r} is installed{hint} (installed: {', '.join(names) or 'none'})")
-    if len(found) > 1:
-        owners = ", ".join(x.dist.name if x.dist else "?" for x in found)
-        raise PluginError(f"several distributions bring a plugin {name!r}: {owners}")
-    try:
-        return found[0].load()
-    except Exception as error:
-        raise PluginError(f"the plugin {name!r} cannot be imported: {error!r}") from error
+def _load_all(
+    plugins: Sequence[str | object], options: Mapping[str, Mapping[str, Any]], without: Sequence[str]
+) -> list[Loaded]:
+    if isinstance(plugins, str):
+        raise PluginError(f"plugins must be a list of names and objects, not the string {plugins!r}")
+    there = installed()
+    names = [x if isinstance(x, str) else name_of(x) for x in plugins]
+    for name in names:
+        if names.count(name) > 1:
+            raise PluginError(f"the plugin {name!r} is named twice")
+    given = [x for x in DEFAULTS if x not in names] + list(plugins)
+    known = {x if isinstance(x, str) else name_of(x) for x in given}
+    for name in (*without, *options):
+        if name not in known:
+            raise PluginError(f"no plugin {name!r} is in use{near(name, known)} (in use: {', '.join(sorted(known))})")
+    wanted = [(x, x if isinstance(x, str) else name_of(x)) for x in given]
+    return [load(x, options.get(name, {}), there) for x, name in wanted if name not in without]
+
+
+def _call(one: pluggy.HookImpl, arguments: Mapping[str, Any]) -> Any:
+    return one.function(*(arguments[name] for name in one.argnames))
+
+
+def _in_savepoint(connection: Connection, call: Callable[[], object]) -> None:
+    if is_autocommit(connection):
+        call()
+    else:
+        with connection.begin_nested():
+            call()
+
+
+def _misspelt(error: pluggy.PluginValidationError) -> str:
+    return next((word.strip("'") for word in str(error).split() if word.startswith("'runqueue_")), "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,12 +10,16 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Executable, Row
 
+from runqueue.decisions import KeepLast
 from runqueue.operations.context import Context
+from runqueue.operations.observe import observe_finished
 from runqueue.operations.rows import run_of
+from runqueue.operations.rules import require_agreement
+from runqueue.operations.turns import take_turns
 from runqueue.statements import journal
 from runqueue.statements.claim import claim as claim_statement
 from runqueue.statements.lease import heartbeat as heartbeat_statement
-from runqueue.types import ClaimedRun, Heartbeat, Lease
+from runqueue.types import ClaimedRun, Heartbeat, Lease, RunStatus
 from runqueue.values import decode
 
 
@@ -31,7 +35,7 @@ class Kind:
 @lru_cache(maxsize=64)
 def statement(ctx: Context, any_kind: bool) -> Executable:
     """The claim statement of a queue."""
-    return claim_statement(ctx.t, ctx.order, ctx.policy.arms(), any_kind=any_kind)
+    return claim_statement(ctx.t, ctx.order, ctx.policy.arms(), any_kind=any_kind, in_turns=ctx.tenants is not None)
 
 
 def claim(
@@ -43,10 +47,11 @@ def claim(
     kinds: Sequence[Kind] | None,
     lease: float,
 ) -> list[ClaimedRun]:
-    """Lease at most `batch` runs to `worker_id` for `lease` seconds, in the claim order. One statement.
+    """Lease at most `batch` runs to `worker_id` for `lease` seconds, in the claim order.
 
-    With `kinds` None, runs of every kind.
+    One statement, and under a tenant policy one before it. With `kinds` None, runs of every kind.
     """
+    require_agreement(connection, ctx)
     parameters: dict[str, Any] = {
         "queues": list(queues),
         "batch": batch,
@@ -59,19 +64,30 @@ def claim(
         parameters["kinds"] = [x.name for x in kinds]
         parameters["deadlines"] = [x.deadline for x in kinds]
         parameters["on_lost"] = [x.on_lost for x in kinds]
+    if ctx.tenants is not None:
+        parameters |= take_turns(connection, ctx, parameters, batch)
     rows = connection.execute(statement(ctx, kinds is None), parameters).all()
-    late = _late_checkpoints(connection, ctx, rows)
-    return [_claimed(row, late) for row in rows]
+    observe_finished(connection, ctx, [row.id for row in rows if row.status != RunStatus.LEASED])
+    taken = [row for row in rows if row.status == RunStatus.LEASED]
+    states = _states(connection, ctx, taken)
+    claimed = [_claimed(row, states) for row in taken]
+    ctx.hooks.runs_claimed(connection, claimed, ctx.t.schema)
+    return claimed
 
 
-def _claimed(row: Row[Any], late: dict[UUID, str]) -> ClaimedRun:
+def _claimed(row: Row[Any], states: Mapping[UUID, str]) -> ClaimedRun:
     lease = Lease(row.id, row.fencing_token, row.locked_until)
-    checkpoint = late.get(row.id, row.checkpoint_json)
+    checkpoint = states.get(row.id, row.checkpoint_json)
     return ClaimedRun(run_of(row), lease, row.time_left, decode(checkpoint))
 
 
-def _late_checkpoints(connection: Connection, ctx: Context, rows: Sequence[Row[Any]]) -> dict[UUID, str]:
-    """Checkpoints that were committed between the claim's snapshot and its lock: a second statement sees them."""
+def _states(connection: Connection, ctx: Context, rows: Sequence[Row[Any]]) -> Mapping[UUID, str]:
+    """Checkpoints that the claim's own statement did not see.
+
+    They are kept elsewhere; or were committed between its snapshot and its lock, and a second statement sees them.
+    """
+    if not isinstance(ctx.store, KeepLast):
+        return ctx.store.load(connection, [row.id for row in rows]) if rows else {}
     missed = [row.id for row in rows if row.checkpoint_seq and row.checkpoint_found is None]
     if not missed:
         return {}

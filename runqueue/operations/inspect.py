@@ -79,7 +79,10 @@ def cancel(
     if row is None:
         return get(connection, ctx, run_id, tenant_id)
     announce(connection, ctx, [STOP_HINT])
-    return run_of(row)
+    run = run_of(row)
+    if run.status is RunStatus.CANCELLED:
+        ctx.hooks.runs_finished(connection, [run], ctx.t.schema)
+    return run
 
 
 def retry(

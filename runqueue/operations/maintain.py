@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from runqueue.operations.context import Context
+from runqueue.operations.observe import observe_finished
 from runqueue.statements.expiry import expired_ids
 from runqueue.types import Reaped, RunStatus
 
@@ -55,5 +56,7 @@ def _sweep(connection: Connection, ctx: Context, after: UUID, batch: int) -> Rea
         "retry_base": settings.retry_base,
         "retry_cap": settings.retry_cap,
     }
-    moved = Counter(row.status for row in connection.execute(ctx.policy.sweep(ctx.t), parameters))
+    rows = connection.execute(ctx.policy.sweep(ctx.t), parameters).all()
+    observe_finished(connection, ctx, [row.id for row in rows])
+    moved = Counter(row.status for row in rows)
     return Reaped(pending=moved[RunStatus.PENDING], dead=moved[RunStatus.DEAD], cancelled=moved[RunStatus.CANCELLED])

@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from runqueue import values
+from runqueue.driver import is_autocommit
 from runqueue.errors import IdempotencyConflict, InvalidRun, RunNotFound, RunqueueError
 from runqueue.operations.announce import announce
 from runqueue.operations.context import Context, work_hint
@@ -40,7 +41,7 @@ def enqueue_many(
     rows = [_row(ctx, one, n, parent_id, single=len(new) == 1) for n, one in enumerate(new)]
     _refuse_conflicts(rows)
     keyed = sum(row["idempotency_key"] is not None for row in rows)
-    if keyed and len(rows) > 1 and not _is_autocommit(connection):
+    if keyed and len(rows) > 1 and not is_autocommit(connection):
         with connection.begin_nested():  # a conflict must leave nothing of the batch in the caller's transaction
             return _store(connection, ctx, rows)
     return _store(connection, ctx, rows)
@@ -62,6 +63,7 @@ def _store(connection: Connection, ctx: Context, rows: Sequence[Row]) -> list[Ru
             todo = [row for row in todo if _key(row) not in holders]
     for row in todo:
         raise RunqueueError(f"the idempotency key {row['idempotency_key']!r} was taken and freed again three times")
+    ctx.hooks.runs_enqueued(connection, list(runs.values()), ctx.t.schema)
     announce(connection, ctx, (work_hint(run.queue) for run in runs.values()))
     found = connection.execute(by_ids(ctx.t), {"ids": list(set(holders.values()) - runs.keys())}) if holders else ()
     runs.update((run.id, run) for run in map(run_of, found))
@@ -95,11 +97,6 @@ def _refuse_conflicts(rows: Sequence[Row]) -> None:
         twin = first.setdefault(_key(row), row)
         if twin["digest"] != row["digest"]:
             raise IdempotencyConflict(row["idempotency_key"], twin["id"])
-
-
-def _is_autocommit(connection: Connection) -> bool:
-    driver = connection.connection.driver_connection
-    return bool(driver.autocommit)  # type: ignore[union-attr]  # psycopg's connection, sync or async
 
 
 def _key(row: Row) -> Key:

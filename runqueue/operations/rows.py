@@ -37,6 +37,8 @@ def run_of(row: Row[Any]) -> Run:
         created_at=row.created_at,
         updated_at=row.updated_at,
         finished_at=row.finished_at,
+        leased_at=row.leased_at,
+        spent=row.spent,
     )
 
 

@@ -10,10 +10,12 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from runqueue import values
+from runqueue.decisions import Failure, RetryDelay
 from runqueue.errors import LeaseLost, RowLocked
-from runqueue.failures import describe
+from runqueue.failures import Described, describe
 from runqueue.operations.context import Context
 from runqueue.operations.inspect import get
+from runqueue.operations.observe import observe_finished
 from runqueue.operations.rows import run_of
 from runqueue.statements import finish
 from runqueue.types import Lease, Run, RunStatus
@@ -47,6 +49,7 @@ def _complete(
         "results": [result for _, result in done],
     }
     ended = {(row.id, row.fencing_token) for row in connection.execute(finish.complete(ctx.t, wait=wait), parameters)}
+    observe_finished(connection, ctx, [run_id for run_id, _ in ended])
     missed = [x for x, _ in done if (x.run_id, x.fencing_token) not in ended]
     if not missed:
         return [], []
@@ -59,27 +62,26 @@ def fail(
     connection: Connection,
     ctx: Context,
     lease: Lease,
-    error: tuple[str, str],
+    error: Described,
     retry: bool = True,
     delay: float | None = None,
 ) -> Run:
     """End the lease as failed: pending again after a delay, dead, or cancelled where that was requested.
 
-    `error` is the code and text from `describe_error`. Raises LeaseLost.
+    `error` is what `describe_error` made of it. Raises LeaseLost.
     """
-    code, _ = error
     row = _hold(connection, ctx, lease)
     if row is None:
         return _repeated(connection, ctx, lease)
-    data: dict[str, Any] = {"error_code": code, "attempts": row.attempts}
+    data: dict[str, Any] = {"error_code": error.code, "attempts": row.attempts}
     if row.cancel_requested_at is not None:
         return _settle(connection, ctx, lease, RunStatus.CANCELLED, "run.cancelled", data, error)
-    wait = math.inf
-    if retry and row.attempts < row.max_attempts:
-        wait = ctx.hooks.retry_delay(row.kind, row.attempts, code, ctx.settings) if delay is None else delay
-    if math.isinf(wait):
+    chosen = _next_try(ctx, row, error, retry, delay)
+    data["reason"] = chosen.reason
+    if math.isinf(chosen.seconds):
         return _settle(connection, ctx, lease, RunStatus.DEAD, "run.dead", data, error)
-    return _settle(connection, ctx, lease, RunStatus.PENDING, "run.failed", data | {"delay": wait}, error, delay=wait)
+    data["delay"] = chosen.seconds
+    return _settle(connection, ctx, lease, RunStatus.PENDING, "run.failed", data, error, delay=chosen.seconds)
 
 
 def release(connection: Connection, ctx: Context, lease: Lease, delay: float = 0.0, reason: str = "released") -> Run:
@@ -104,10 +106,35 @@ def settle_cancelled(connection: Connection, ctx: Context, lease: Lease) -> Run:
     return _settle(connection, ctx, lease, RunStatus.CANCELLED, "run.cancelled", {"reason": row.cancel_reason})
 
 
-def describe_error(ctx: Context, error: BaseException | str) -> tuple[str, str]:
+def _next_try(ctx: Context, row: Row[Any], error: Described, retry: bool, delay: float | None) -> RetryDelay:
+    """When the run is tried again, and who says so."""
+    if not retry:
+        return RetryDelay(math.inf, "the error is final")
+    if row.attempts >= row.max_attempts:
+        return RetryDelay(math.inf, "no attempt is left")
+    if delay is not None:
+        return RetryDelay(delay, "the handler's own delay")
+    failure = Failure(
+        kind=row.kind,
+        tenant_id=row.tenant_id,
+        attempts=row.attempts,
+        max_attempts=row.max_attempts,
+        error=error.exception,
+        error_code=error.code,
+        error_message=error.message,
+        age=row.age,
+    )
+    return ctx.hooks.retry_delay(failure, ctx.settings)
+
+
+def describe_error(ctx: Context, error: BaseException | str) -> Described:
     """What may be stored of an error: its code and its text, redacted, cleaned and cut. Never fails."""
     code, message = describe(error)
-    return clean(ctx.hooks.redact(code), 200), clean(ctx.hooks.redact(message), ctx.settings.error_limit)
+    exception = error if isinstance(error, BaseException) else None
+    limit = ctx.settings.error_limit
+    return Described(
+        clean(ctx.hooks.redact(code, "error"), 200), clean(ctx.hooks.redact(message, "error"), limit), exception
+    )
 
 
 def _hold(connection: Connection, ctx: Context, lease: Lease) -> Row[Any] | None:
@@ -122,7 +149,7 @@ def _settle(
     target: RunStatus,
     type_: str,
     data: dict[str, Any],
-    error: tuple[str | None, str | None] = (None, None),
+    error: Described | None = None,
     *,
     delay: float = 0.0,
     given_back: int = 0,
@@ -131,14 +158,16 @@ def _settle(
         "run_id": lease.run_id,
         "token": lease.fencing_token,
         "given_back": given_back,
-        "error_code": error[0],
-        "error_message": error[1],
+        "error_code": error and error.code,
+        "error_message": error and error.message,
         "type": type_,
         "data": json.dumps(data),
     }
     if not target.terminal:
         parameters["delay"] = delay
-    return run_of(connection.execute(finish.settle(ctx.t, target), parameters).one())
+    run = run_of(connection.execute(finish.settle(ctx.t, target), parameters).one())
+    ctx.hooks.runs_finished(connection, [run], ctx.t.schema)
+    return run
 
 
 def _repeated(connection: Connection, ctx: Context, lease: Lease) -> Run:

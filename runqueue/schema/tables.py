@@ -11,6 +11,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Double,
     Index,
     Integer,
     MetaData,
@@ -23,7 +24,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from runqueue.errors import InvalidRun
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """What this release needs; `migrate` records it as the comment of `agent_runs`."""
 
 COMMENT = "runqueue schema "
@@ -68,6 +69,8 @@ class Tables:
     checkpoints: Table
     keys: Table
     pauses: Table
+    rules: Table
+    tenants: Table
 
 
 def _time(name: str, *, nullable: bool = True, now: bool = False) -> Column[object]:
@@ -107,6 +110,8 @@ def _run_columns() -> list[Column[object]]:
         _time("created_at", nullable=False, now=True),
         _time("updated_at", nullable=False, now=True),
         _time("finished_at"),
+        _time("leased_at"),
+        Column("spent", Double, **number),  # type: ignore[arg-type]
     ]
 
 
@@ -181,4 +186,26 @@ def tables(schema: str) -> Tables:
         Column("reason", Text),
         _time("created_at", nullable=False, now=True),
     )
-    return Tables(schema, metadata, runs, history, events, checkpoints, keys, pauses)
+    rules = Table(
+        "agent_run_rules",
+        metadata,
+        Column("name", Text, primary_key=True),
+        Column("value_json", JSONB, nullable=False),
+        _time("updated_at", nullable=False, now=True),
+    )
+    tenants = Table(
+        "agent_run_tenants",
+        metadata,
+        Column("tenant_id", Text, primary_key=True),
+        Column("weight", Double),
+        Column("cap", Integer),
+        Column("usage", Double, nullable=False, server_default=text("0")),
+        _time("used_at"),
+        Column("cost", Double),
+        CheckConstraint("weight > 0 and weight < 'Infinity'", name="agent_run_tenants_weight_check"),
+        CheckConstraint("cap >= 0", name="agent_run_tenants_cap_check"),
+        CheckConstraint("usage >= 0 and usage < 'Infinity'", name="agent_run_tenants_usage_check"),
+        CheckConstraint("cost >= 0 and cost < 'Infinity'", name="agent_run_tenants_cost_check"),
+        postgresql_with={"fillfactor": "70"},
+    )
+    return Tables(schema, metadata, runs, history, events, checkpoints, keys, pauses, rules, tenants)

@@ -18,114 +18,93 @@ from sqlalchemy import (
     ColumnElement,
     Executable,
     Float,
-    Integer,
     Select,
     Text,
     bindparam,
     cast,
-    column,
-    exists,
     false,
     func,
-    literal_column,
-    null,
     or_,
     select,
     true,
     union_all,
     update,
 )
-from sqlalchemy.sql.selectable import LateralFromClause
 
-from runqueue.order import ClaimOrder
+from runqueue.decisions import ClaimOrder
 from runqueue.schema.tables import Tables
 from runqueue.statements.expiry import ending, expired_event, expired_status, lost_and_due, outcome_values
+from runqueue.statements.heads import Seat, heads, outer
 from runqueue.statements.journal import record
+from runqueue.statements.lanes import given_lanes, present_lanes
 from runqueue.statements.parts import (
-    ANY_KIND,
     CLOCK,
     LEASED,
     NONE,
     ONE,
-    PENDING,
     STATEMENT_TIME,
-    array,
     choose,
     in_seconds,
     joined,
+    materialized,
     run_columns,
     seconds,
 )
+from runqueue.statements.turns import given_turns
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an arm may use: the tables, the lanes, the order, and how many candidates are still wanted."""
+    """What an arm may use: the tables, the lanes, the order, how many candidates are still wanted, and, under a tenant
+    policy, whose turn it is."""
 
     t: Tables
     lanes: CTE
     order: ClaimOrder
     limit: ColumnElement[int]
+    turns: CTE | None = None
 
 
 Arm = Callable[[Scope], CTE]
 """Builds a CTE (id, expired, ends, deadline, on_lost) of locked candidates, at most `scope.limit`."""
 
 
-def claim(t: Tables, order: ClaimOrder, arms: Sequence[Arm], *, any_kind: bool) -> Executable:
+def claim(t: Tables, order: ClaimOrder, arms: Sequence[Arm], *, any_kind: bool, in_turns: bool = False) -> Executable:
     """The claim statement of a policy with these arms, tried in this order.
 
     Parameters: queues, kinds, deadlines, on_lost (arrays), batch, lease, worker; with `any_kind` only queues, batch,
-    lease, worker; with an expired arm also retry_base and retry_cap. An expired run that must end is ended in passing.
+    lease, worker; with an expired arm also retry_base and retry_cap; with `in_turns` also those of `given_turns`. An
+    expired run that must end is ended in passing.
     """
     batch = bindparam("batch", type_=BigInteger)
-    lanes = _present_lanes(t, with_leased=len(arms) > 1) if any_kind else _given_lanes(t)
+    lanes = present_lanes(t, with_leased=len(arms) > 1) if any_kind else given_lanes(t)
+    turns = given_turns(t) if in_turns else None
     found: list[CTE] = []
     for arm in arms:
         taken = sum((select(func.count()).where(~x.c.ends).scalar_subquery() for x in found), start=NONE)
         limit = batch if not found else func.greatest(batch - taken, NONE)
-        found.append(arm(Scope(t, lanes, order, limit)))
+        found.append(arm(Scope(t, lanes, order, limit, turns)))
     candidates = _together(found)
     return _mark(t, order, candidates, expiring=len(arms) > 1)
 
 
 def pending_arm(scope: Scope) -> CTE:
-    """Runs that are due, in the claim order."""
-    runs, lanes, order = scope.t.runs, scope.lanes, scope.order
-
-    def heads(outside: Sequence[CTE], *level: ColumnElement[bool]) -> LateralFromClause:
-        lane = (
-            select(*dict.fromkeys((runs.c.id, *order.terms)))
-            .where(runs.c.status == PENDING, runs.c.queue == lanes.c.queue, runs.c.kind == lanes.c.kind, *level)
-            .where(runs.c.available_at <= STATEMENT_TIME)
-            .order_by(*order.terms)
-            .limit(scope.limit)
-            .with_for_update(key_share=True, skip_locked=True)
-            .correlate(*outside)
-            .lateral("lane")
-        )
-        return (
-            select(lane.c.id, lanes.c.deadline, lanes.c.on_lost)
-            .select_from(lanes.join(lane, true()))
-            .order_by(*(lane.c[x.name] for x in order.terms))
-            .limit(scope.limit)
-            .correlate(*outside[1:])
-            .lateral("head")
-        )
-
-    if order.level is None:
-        head: Any = heads([lanes])
-        source = select(head.c.id, false().label("expired"), false().label("ends"), head.c.deadline, head.c.on_lost)
+    """Runs that are due, in the claim order; under a tenant policy, of the tenants whose turn it is."""
+    if scope.turns is None:
+        found = heads(scope.t, scope.lanes, scope.order, Seat(scope.limit)).subquery("found")
     else:
-        levels = _levels(scope, order.level)
-        head = heads([lanes, levels], order.level == levels.c.level)
-        source = (
-            select(head.c.id, false().label("expired"), false().label("ends"), head.c.deadline, head.c.on_lost)
-            .select_from(levels.join(head, true()))
-            .where(levels.c.level.is_not(None))
-        )
-    # No ORDER BY here: the nested loop already goes level by level, and a sort would lock every level's heads.
-    return _materialized(source.limit(scope.limit), "due")
+        found = _of_turns(scope, scope.turns).subquery("found")
+    return materialized(
+        select(found.c.id, false().label("expired"), false().label("ends"), found.c.deadline, found.c.on_lost), "due"
+    )
+
+
+def _of_turns(scope: Scope, turns: CTE) -> Select[Any]:
+    seat = Seat(outer("turn.room", BigInteger()), outer("turn.tenant_id", Text()))
+    head = heads(scope.t, scope.lanes, scope.order, seat).lateral("head")
+    turn = turns.alias("turn")
+    # No ORDER BY: the nested loop goes turn by turn, and a sort would lock the heads of all of them.
+    return select(head.c.id, head.c.deadline, head.c.on_lost).select_from(turn.join(head, true())).limit(scope.limit)
 
 
 def expired_arm(scope: Scope) -> CTE:
@@ -147,7 +126,7 @@ def expired_arm(scope: Scope) -> CTE:
         .order_by(lane.c.locked_until)
         .limit(scope.limit)
     )
-    return _materialized(source, "overdue")
+    return materialized(source, "overdue")
 
 
 def _mark(t: Tables, order: ClaimOrder, candidates: CTE, *, expiring: bool) -> Executable:
@@ -160,6 +139,7 @@ def _mark(t: Tables, order: ClaimOrder, candidates: CTE, *, expiring: bool) -> E
         "locked_until": CLOCK + seconds(bindparam("lease", type_=Float(53))),
         "deadline_at": CLOCK + seconds(candidates.c.deadline),
         "on_lost": candidates.c.on_lost,
+        "leased_at": CLOCK,
         "updated_at": CLOCK,
     }
     if expiring:
@@ -187,11 +167,9 @@ def _mark(t: Tables, order: ClaimOrder, candidates: CTE, *, expiring: bool) -> E
         .limit(ONE)  # keeps it a probe for each run: a join is planned for more runs than a claim has, as a scan
         .lateral("saved")
     )
-    result = (
-        select(*marked.c, saved.c.seq.label("checkpoint_found"), saved.c.state.label("checkpoint_json"))
-        .select_from(marked.outerjoin(saved, true()))
-        .where(marked.c.status == LEASED)
-    )
+    result = select(
+        *marked.c, saved.c.seq.label("checkpoint_found"), saved.c.state.label("checkpoint_json")
+    ).select_from(marked.outerjoin(saved, true()))
     level = () if order.level is None else (marked.c[order.level.name].desc(),)
     result = result.order_by(marked.c.expired.desc(), *level, *(marked.c[x.name] for x in order.terms))
     if expiring:
@@ -202,75 +180,4 @@ def _mark(t: Tables, order: ClaimOrder, candidates: CTE, *, expiring: bool) -> E
 def _together(found: Sequence[CTE]) -> CTE:
     if len(found) == 1:
         return found[0]
-    return _materialized(union_all(*(select(*x.c) for x in found)), "candidates")
-
-
-def _materialized(source: Any, name: str) -> CTE:
-    # MATERIALIZED, for a LIMIT … SKIP LOCKED that a plan runs twice locks other rows the second time
-    cte: CTE = source.cte(name).prefix_with("MATERIALIZED")
-    return cte
-
-
-def _given_lanes(t: Tables) -> CTE:
-    queues = func.unnest(array("queues", Text())).table_valued(column("queue", Text), name="q").render_derived()
-    kinds = (
-        func.unnest(array("kinds", Text()), array("deadlines", Float(53)), array("on_lost", Text()))
-        .table_valued(column("kind", Text), column("deadline", Float), column("on_lost", Text), name="k")
-        .render_derived()
-    )
-    return _open_lanes(
-        t,
-        select(queues.c.queue, kinds.c.kind, kinds.c.deadline, kinds.c.on_lost).select_from(queues.join(kinds, true())),
-    )
-
-
-def _present_lanes(t: Tables, *, with_leased: bool) -> CTE:
-    statuses = [PENDING, LEASED] if with_leased else [PENDING]
-    lanes = [_distinct_kinds(t, value, f"present_{n}") for n, value in enumerate(statuses)]
-    every = [select(x.c.queue, x.c.kind).where(x.c.kind.is_not(None)) for x in lanes]
-    found = (every[0] if len(every) == 1 else every[0].union(*every[1:])).subquery("found")
-    nothing = cast(null(), Float(53)).label("deadline")
-    return _open_lanes(
-        t, select(found.c.queue, found.c.kind, nothing, literal_column("'retry'", Text).label("on_lost"))
-    )
-
-
-def _distinct_kinds(t: Tables, status: ColumnElement[str], name: str) -> CTE:
-    runs = t.runs
-
-    def next_kind(queue: ColumnElement[str], *after: ColumnElement[bool]) -> ColumnElement[Any]:
-        first = select(runs.c.kind).where(runs.c.status == status, runs.c.queue == queue, *after)
-        return first.order_by(runs.c.kind).limit(ONE).scalar_subquery().label("kind")
-
-    queues = func.unnest(array("queues", Text())).table_valued(column("queue", Text), name="q").render_derived()
-    first = select(queues.c.queue, next_kind(queues.c.queue)).cte(name, recursive=True)
-    more = select(first.c.queue, next_kind(first.c.queue, runs.c.kind > first.c.kind)).where(first.c.kind.is_not(None))
-    return first.union_all(more)
-
-
-def _open_lanes(t: Tables, lanes: Select[Any]) -> CTE:
-    lane = lanes.subquery("lane")
-    pauses = t.pauses
-    paused = exists().where(
-        pauses.c.queue == lane.c.queue, or_(pauses.c.kind == ANY_KIND, pauses.c.kind == lane.c.kind)
-    )
-    return _materialized(select(*lane.c).where(~paused), "lanes")
-
-
-def _levels(scope: Scope, level: ColumnElement[Any]) -> CTE:
-    runs, lanes = scope.t.runs, scope.lanes
-
-    def highest(outside: Sequence[CTE], *below: ColumnElement[bool]) -> ColumnElement[Any]:
-        head = (
-            select(level.label("level"))
-            .where(runs.c.status == PENDING, runs.c.queue == lanes.c.queue, runs.c.kind == lanes.c.kind, *below)
-            .order_by(level.desc())
-            .limit(ONE)
-            .correlate(lanes, *outside)
-            .lateral("top")
-        )
-        best = select(func.max(head.c.level)).select_from(lanes.join(head, true())).correlate(*outside)
-        return cast(best.scalar_subquery(), Integer).label("level")
-
-    first = select(highest([])).cte("levels", recursive=True)
-    return first.union_all(select(highest([first], level < first.c.level)).where(first.c.level.is_not(None)))
+    return materialized(union_all(*(select(*x.c) for x in found)), "candidates")

@@ -47,6 +47,7 @@ def cancel(t: Tables) -> Executable:
             finished_at=choose((waiting, CLOCK), otherwise=null()),
             cancel_requested_at=CLOCK,
             cancel_reason=bindparam("reason", type_=Text),
+            leased_at=choose((waiting, null()), otherwise=runs.c.leased_at),  # the end of this call ends no lease
             updated_at=CLOCK,
             event_seq=runs.c.event_seq + ONE,
         )

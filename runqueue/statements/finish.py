@@ -25,8 +25,10 @@ from runqueue.statements.parts import (
     CLOCK,
     DONE,
     ONE,
+    STATEMENT_TIME,
     array,
     held,
+    in_seconds,
     joined,
     json_text,
     leases,
@@ -98,7 +100,7 @@ def hold(t: Tables, *, wait: bool = True) -> Executable:
     """
     runs = t.runs
     return (
-        select(*run_columns(runs))
+        select(*run_columns(runs), in_seconds(STATEMENT_TIME - runs.c.created_at).label("age"))
         .where(
             runs.c.id == bindparam("run_id", type_=Uuid),
             runs.c.fencing_token == bindparam("token", type_=BigInteger),

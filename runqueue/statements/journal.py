@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Double,
     Executable,
     Text,
     Uuid,
@@ -51,7 +52,12 @@ def fence_and_write(t: Tables) -> Executable:
             runs.c.fencing_token == bindparam("token", type_=BigInteger),
             runs.c.locked_until.is_not(None),
         )
-        .values(event_seq=runs.c.event_seq + count, checkpoint_seq=runs.c.checkpoint_seq + saves, updated_at=CLOCK)
+        .values(
+            event_seq=runs.c.event_seq + count,
+            checkpoint_seq=runs.c.checkpoint_seq + saves,
+            spent=runs.c.spent + bindparam("spent", type_=Double),
+            updated_at=CLOCK,
+        )
         .returning(runs.c.id, runs.c.event_seq, runs.c.checkpoint_seq, runs.c.fencing_token)
         .cte("fence")
     )

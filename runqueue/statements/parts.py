@@ -60,6 +60,11 @@ def in_seconds(interval: ColumnElement[Any]) -> ColumnElement[float]:
     return cast(func.extract("epoch", interval), Float(53))
 
 
+def in_epoch(moment: ColumnElement[Any]) -> ColumnElement[float]:
+    """A time as seconds since 1970."""
+    return cast(func.extract("epoch", moment), Float(53))
+
+
 def array(name: str, of: Any) -> ColumnElement[Any]:
     """A parameter that is one array, whatever its length: one statement text, one plan."""
     return bindparam(name, type_=ARRAY(of))
@@ -95,6 +100,12 @@ def joined(cte: CTE) -> ColumnElement[bool]:
     A plain join lets a stale estimate choose a scan of the table; together with `ids_of` it looks up all ids for each.
     """
     return func.any(pg_array([cte.c.id]))
+
+
+def materialized(source: Any, name: str) -> CTE:
+    """A CTE that is run once: a LIMIT … SKIP LOCKED that a plan runs twice locks other rows the second time."""
+    cte: CTE = source.cte(name).prefix_with("MATERIALIZED")
+    return cte
 
 
 def run_columns(source: FromClause) -> list[ColumnElement[Any]]:

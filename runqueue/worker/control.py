@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from runqueue.errors import LeaseLost, RowLocked
+from runqueue.failures import Described
 from runqueue.operations.context import STOP_HINT, work_hint
 from runqueue.operations.settle import describe_error
 from runqueue.types import ClaimedRun, Lease, Undecodable
@@ -29,6 +30,9 @@ log = logging.getLogger("runqueue.worker")
 
 ACKNOWLEDGE_MOST = 256
 """Completions in one statement: enough to be cheap, few enough that a lost connection repeats little."""
+
+WALK_MOST = 50
+"""How many claims in a row look for a tenant with a due run before the worker waits for its next poll."""
 
 LOCKED_PAUSE = 0.2
 """How long a run that another transaction has locked is left, in seconds, before its settlement is tried again."""
@@ -196,12 +200,17 @@ class Control:
             return False
         sent = time.monotonic()
         claimed = self._db.claim(self._name, queues=self._queues, limit=wanted, kinds=self._kinds)
-        self._work = self._work or len(claimed) == wanted
+        self._work = self._work or len(claimed) == wanted or self._is_not_done(len(claimed))
         for one in claimed:
             self._start(one, sent)
         if claimed:
             self.watchdog.look()
         return not claimed
+
+    def _is_not_done(self, claimed: int) -> bool:
+        """Whether there may be more, though a claim took less than it could: some tenants had less than their turn."""
+        ctx = self._db.core.ctx
+        return ctx.tenants is not None and (claimed > 0 or 0 < ctx.walks.fruitless <= WALK_MOST)
 
     def _start(self, claimed: ClaimedRun, sent: float) -> None:
         self._state.stats.claimed += 1
@@ -212,7 +221,7 @@ class Control:
         stored = {"input": claimed.run.input, "budget": claimed.run.budget, "checkpoint": claimed.checkpoint}
         for what, value in stored.items():
             if isinstance(value, Undecodable):
-                reason = ("undecodable", f"the {what} cannot be read: {value.reason}")
+                reason = Described("undecodable", f"the {what} cannot be read: {value.reason}")
                 self._refuse(execution, Failed(reason, retry=False))
                 return
         self._state.add(execution)
@@ -323,7 +332,7 @@ class Control:
             log.error("run %s could not be settled: %s", execution.claimed.run.id, type(error.orig).__name__)
             self._settled(execution, "lease_lost")
 
-    def _fail(self, lease: Lease, error: tuple[str, str], retry: bool, delay: float | None) -> None:
+    def _fail(self, lease: Lease, error: Described, retry: bool, delay: float | None) -> None:
         try:
             self._db.fail_described(lease, error, retry=retry, delay=delay)
         except (LeaseLost, RowLocked, SQLAlchemyError):

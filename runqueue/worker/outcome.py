@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from runqueue import values
 from runqueue.core import Core
 from runqueue.errors import Discard, InvalidRun, LeaseLost, Retry, RunCancelled, Snooze
+from runqueue.failures import Described
 from runqueue.operations.settle import describe_error
 from runqueue.types import Lease
 
@@ -31,9 +32,9 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised. `error` is code and text, as they may be stored."""
+    """The handler raised."""
 
-    error: tuple[str, str]
+    error: Described
     retry: bool = True
     delay: float | None = None
 
@@ -74,7 +75,8 @@ def of_error(core: Core, lease: Lease, error: BaseException, stop: Stop | None) 
         case Discard():
             return Failed(describe_error(core.ctx, error), retry=False)
         case RunCancelled() | asyncio.CancelledError():
-            return Failed((type(error).__name__, "the handler was cancelled, but nobody had asked for that"))
+            text = "the handler was cancelled, but nobody had asked for that"
+            return Failed(Described(type(error).__name__, text, error))
     return Failed(describe_error(core.ctx, error))
 
 
@@ -96,5 +98,5 @@ def of_stop(stop: Stop) -> Outcome | None:
         case Stop.DRAIN:
             return Released(0.0, "the worker shut down")
         case Stop.TIMEOUT:
-            return Failed(("timeout", "the handler ran into its timeout"))
+            return Failed(Described("timeout", "the handler ran into its timeout"))
     return None

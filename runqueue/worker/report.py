@@ -20,7 +20,7 @@ def failed(claimed: ClaimedRun, outcome: Outcome | None, error: BaseException) -
     """Log a failed attempt: the text as it is stored, redacted, and the place; at DEBUG the stack, as code only."""
     if not isinstance(outcome, Failed):
         return
-    run, (code, message) = claimed.run, outcome.error
+    run, (code, message, _) = claimed.run, outcome.error
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [x for x in frames if not x.filename.startswith(_NOT_THEIRS)] or list(frames)
     place = f" at {theirs[-1].filename}:{theirs[-1].lineno} in {theirs[-1].name}" if theirs else ""
