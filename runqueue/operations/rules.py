@@ -40,10 +40,11 @@ def require_agreement(connection: Connection, ctx: Context) -> None:
     if ctx.walks.agreed:
         return
     mine = {"claim_order": ctx.hooks.order_name(), "tenant_policy": ctx.hooks.tenant_policy_name()}
-    connection.execute(
-        statements.settle_rules(ctx.t), {"names": list(mine), "values": [json.dumps(x) for x in mine.values()]}
-    )
     found = rules(connection, ctx)
+    if not found.keys() >= mine.keys():
+        stated = {"names": list(mine), "values": [json.dumps(x) for x in mine.values()]}
+        connection.execute(statements.settle_rules(ctx.t), stated)
+        found = rules(connection, ctx)
     for name, what in DECIDERS.items():
         if found.get(name) != mine[name]:
             raise PluginError(

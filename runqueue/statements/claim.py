@@ -34,7 +34,7 @@ from sqlalchemy import (
 from runqueue.decisions import ClaimOrder
 from runqueue.schema.tables import Tables
 from runqueue.statements.expiry import ending, expired_event, expired_status, lost_and_due, outcome_values
-from runqueue.statements.heads import Seat, heads, outer
+from runqueue.statements.heads import Seat, heads, in_order, outer
 from runqueue.statements.journal import record
 from runqueue.statements.lanes import given_lanes, present_lanes
 from runqueue.statements.parts import (
@@ -170,8 +170,7 @@ def _mark(t: Tables, order: ClaimOrder, candidates: CTE, *, expiring: bool) -> E
     result = select(
         *marked.c, saved.c.seq.label("checkpoint_found"), saved.c.state.label("checkpoint_json")
     ).select_from(marked.outerjoin(saved, true()))
-    level = () if order.level is None else (marked.c[order.level.name].desc(),)
-    result = result.order_by(marked.c.expired.desc(), *level, *(marked.c[x.name] for x in order.terms))
+    result = result.order_by(marked.c.expired.desc(), *in_order(order, marked))
     if expiring:
         result = result.add_cte(record(t, marked, *expired_event(marked), marked.c.expired))
     return result

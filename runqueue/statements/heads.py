@@ -52,6 +52,17 @@ def heads(t: Tables, lanes: CTE, order: ClaimOrder, seat: Seat) -> Select[Any]:
     )
 
 
+def in_order(order: ClaimOrder, rows: FromClause) -> list[ColumnElement[Any]]:
+    """The claim order over rows that have all its columns."""
+    terms = [rows.c[x.name] for x in order.terms]
+    if order.level is None:
+        return terms
+    level = rows.c[order.level.name]
+    if order.step is None:
+        return [level.desc(), *terms]
+    return [_rank(order, level)(terms[0]), *terms]
+
+
 def _merged(t: Tables, lanes: CTE, order: ClaimOrder, seat: Seat, levels: CTE) -> Select[Any]:
     """The heads of all levels by rank: looked at without a lock first, then locked, so many of each level.
 

@@ -98,7 +98,7 @@ def test_inside_the_lineage_of_a_host(engine, host):
     RunQueue(engine).check()
     with engine.connect() as connection:
         found = connection.execute(text("select version_num from alembic_version")).scalars().all()
-    assert sorted(found) == ["host1", "rq0001"]
+    assert sorted(found) == ["host1", "rq0002"]
     assert migrate.upgrade(engine) == SCHEMA_VERSION, "there is nothing to do"
     with engine.begin() as connection:
         connection.execute(text("comment on table runqueue.agent_runs is 'runqueue schema 0'"))

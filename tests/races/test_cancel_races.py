@@ -10,6 +10,7 @@ from conformance.driver import claim_one, expire
 from races.forced import background, result, uncommitted, wait_blocked
 
 from runqueue import LeaseLost, RunQueue, RunStatus
+from runqueue.failures import Described
 from runqueue.operations import claim as claim_operation
 from runqueue.operations import inspect, maintain, settle
 
@@ -17,8 +18,8 @@ DONE, DEAD, CANCELLED = RunStatus.DONE, RunStatus.DEAD, RunStatus.CANCELLED
 
 VERBS = {
     "complete": lambda c, ctx, lease: settle.complete_many(c, ctx, [(lease, None)]),
-    "fail": lambda c, ctx, lease: settle.fail(c, ctx, lease, ("e", "x")),
-    "last fail": lambda c, ctx, lease: settle.fail(c, ctx, lease, ("e", "x"), retry=False),
+    "fail": lambda c, ctx, lease: settle.fail(c, ctx, lease, Described("e", "x")),
+    "last fail": lambda c, ctx, lease: settle.fail(c, ctx, lease, Described("e", "x"), retry=False),
     "release": lambda c, ctx, lease: settle.release(c, ctx, lease),
     "reap": lambda c, ctx, lease: maintain.reap(c, ctx, 10),
     "takeover": lambda c, ctx, lease: claim_operation.claim(c, ctx, "w", ["default"], 1, None, 60),
