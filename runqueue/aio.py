@@ -15,18 +15,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 
 from runqueue import values
 from runqueue.core import Core, Handler, async_retrying, connect_args, database_url, delay_of, of_type, psycopg_engine
+from runqueue.decisions import PluginInfo, Tenant
 from runqueue.errors import LeaseLost, RunNotFound, Timeout
 from runqueue.failures import Described
-from runqueue.operations import claim, inspect, maintain, produce, settle
+from runqueue.operations import claim, inspect, maintain, produce, redacting, rules, settle
 from runqueue.operations.context import Context
 from runqueue.policies import ClaimPolicy
 from runqueue.settings import Settings
 from runqueue.transactions import AsyncTransaction, Pending
 from runqueue.types import (
+    KEEP,
     ClaimedRun,
     Event,
     Explanation,
     Heartbeat,
+    Keep,
     Lease,
     NewRun,
     Page,
@@ -81,6 +84,7 @@ class AsyncRunQueue:
     def _set(self, core: Core, engine: AsyncEngine) -> None:
         self.core = core
         self.settings = core.ctx.settings
+        self.schema = core.ctx.t.schema
         self.engine = engine
         self._owns_engine = False
         self._watchers: dict[asyncio.AbstractEventLoop, AsyncWatcher] = {}
@@ -199,7 +203,7 @@ class AsyncRunQueue:
 
         The delay is the retry policy's unless given; `retry=False` makes the error final. Raises LeaseLost.
         """
-        described = settle.describe_error(self.core.ctx, error)
+        described = redacting.describe_error(self.core.ctx, error)
         return await self.fail_described(lease, described, retry=retry, delay=delay)
 
     async def fail_described(
@@ -334,6 +338,44 @@ class AsyncRunQueue:
     async def resume(self, queue: str = "default", kind: str | None = None) -> None:
         """Undo `pause`."""
         await self._run(inspect.resume, *self.core.lane(queue, kind))
+
+    async def rules(self) -> dict[str, Any]:
+        """The rules of the install that were set, by name: who orders and shares, and what its plugins read."""
+        return await self._run(rules.rules)
+
+    async def set_rule(self, name: str, value: Any) -> None:
+        """Set a rule of the install; None removes it, and the default counts.
+
+        What plugins read counts from the next claim on. `claim_order` and `tenant_policy` name the plugin that all who
+        claim must use: stop the workers, set the rule, and start them with that plugin. Raises InvalidRun, also for a
+        rule that no plugin of this queue reads.
+        """
+        await self._run(rules.set_rule, name, value)
+
+    async def tenants(self, *, after: str = "", limit: int = 1000) -> Sequence[Tenant]:
+        """Tenants that have runs in flight, or a weight, a cap or a usage, by name; `after` goes on after that name.
+
+        Reads all leased runs.
+        """
+        return await self._run(rules.tenants, after, self.core.batch(limit))
+
+    async def tenant(self, tenant_id: str) -> Tenant:
+        """One tenant, also where nothing was ever set for it. Raises InvalidRun for what is no name."""
+        return await self._run(rules.tenant, tenant_id)
+
+    async def set_tenant(
+        self, tenant_id: str, *, weight: float | Keep | None = KEEP, cap: int | Keep | None = KEEP
+    ) -> None:
+        """Set a tenant's share, its most runs in flight, or both; from the next claim on. What is not given stays.
+
+        `weight` is from 0.01 to 1000: with twice the weight it gets twice the runs. `cap` is 0 or more; runs in flight
+        beyond a lower one go on. None stands for the default of the tenant policy. Raises InvalidRun.
+        """
+        await self._run(rules.set_tenant, tenant_id, weight, cap)
+
+    def plugins(self) -> Sequence[PluginInfo]:
+        """The plugins of this queue in their order, the defaults first. Touches no database."""
+        return self.core.ctx.hooks.plugins()
 
     async def check(self) -> None:
         """Reach the database and look at the schema. Raises SchemaOutdated."""

@@ -23,6 +23,7 @@ from runqueue.hooks.manager import Hooks
 from runqueue.operations import claim, maintain, settle
 from runqueue.operations.claim import Kind
 from runqueue.operations.context import Context
+from runqueue.operations.redacting import encode
 from runqueue.operations.rules import require_agreement
 from runqueue.policies import ClaimPolicy, policy
 from runqueue.schema.indexes import index_state
@@ -154,7 +155,7 @@ class Core:
     def look(self, connection: Connection) -> None:
         """Check the schema and the install's rules, and say which index claims would work much better with."""
         self.isolation(connection)
-        require_agreement(connection, self.ctx)
+        require_agreement(connection, self.ctx, state=False)
         for index in self.indexes():
             if not index_state(connection, self.ctx.t.schema, str(index.name)):
                 log.warning(
@@ -221,14 +222,14 @@ class Core:
         return [(lease, None if x is None else self.encode(x, "result")) for lease, x in done]
 
     def encode(self, value: Any, what: Literal["result", "checkpoint", "event"]) -> str:
-        """A value as JSON text, within the limits for what it is."""
+        """A value as JSON text, redacted where plugins do that, within the limits for what it is."""
         settings = self.ctx.settings
         limit = {
             "result": settings.result_limit,
             "checkpoint": self.ctx.store.limit,
             "event": settings.event_limit,
         }[what]
-        return values.encode(value, field=what, limit=limit, depth=settings.json_depth)
+        return encode(self.ctx, value, what, field=what, limit=limit)
 
     def filters(
         self, tenant_id: str | None, queue: str | None, kind: str | None, status: RunStatus | str | None

@@ -73,7 +73,14 @@ class SchemaOutdated(RunqueueError):
 
 
 class PluginError(RunqueueError):
-    """A plugin is missing, broken, misspelt or in conflict with another."""
+    """A plugin is missing, broken, misspelt or in conflict with another.
+
+    `about` says which part of the configuration it is about: `plugins`, `without`, or `plugin.NAME`, its options.
+    """
+
+    def __init__(self, message: str, about: str = "plugins") -> None:
+        super().__init__(message)
+        self.about = about
 
 
 class Retry(RunqueueError):

@@ -7,6 +7,7 @@ that is asked of an exception may raise anything, and `describe` still answers.
 from __future__ import annotations
 
 import re
+import traceback
 from typing import Any, NamedTuple
 
 from runqueue.values import clean
@@ -48,6 +49,14 @@ def describe(error: BaseException | str) -> tuple[str, str]:
         return code, clean(_story(error), _MESSAGE)
     except BaseException:
         return code, "<this failure could not be described>"
+
+
+def stack(error: BaseException) -> str:
+    """Where an exception was raised, as lines of code: no message, no values. Never raises."""
+    try:
+        return "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
+    except BaseException:
+        return ""
 
 
 def _story(error: Any) -> str:

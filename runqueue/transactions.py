@@ -15,6 +15,7 @@ from runqueue import values
 from runqueue.core import Core
 from runqueue.errors import InvalidRun, RunqueueError
 from runqueue.operations import fenced, produce
+from runqueue.operations.redacting import event_type
 from runqueue.types import Lease, NewRun, Run
 
 
@@ -35,7 +36,7 @@ class Pending:
     def emit(self, type_: str, data: Any = None) -> None:
         """Add an event. Raises InvalidRun."""
         self._check_open()
-        self.events.append((values.name(type_, field="type"), self.core.encode(data, "event")))
+        self.events.append((event_type(self.core.ctx, type_), self.core.encode(data, "event")))
 
     def save(self, state: Any) -> None:
         """Replace the checkpoint. Raises InvalidRun."""

@@ -11,6 +11,15 @@ from uuid import UUID
 Seconds = float | timedelta
 
 
+class Keep(enum.Enum):
+    """Stands for what is to stay as it is, where None has a meaning of its own."""
+
+    KEEP = "keep"
+
+
+KEEP = Keep.KEEP
+
+
 class RunStatus(enum.StrEnum):
     """The state of a run, as stored."""
 

@@ -114,13 +114,13 @@ def run_id(value: Any, *, field: str = "run_id") -> UUID:
         raise InvalidRun(field, f"must be a UUID, not {value!r:.80}") from None
 
 
-def reason(value: Any) -> str | None:
+def reason(value: Any, limit: int = 1000) -> str | None:
     """Why somebody did something, for people: cleaned and cut. Raises `InvalidRun` where it is no text."""
     if value is None:
         return None
     if not issubclass(type(value), str):
         raise InvalidRun("reason", f"must be a string, not {_type(value)}")
-    return clean(value, 1000)
+    return clean(value, limit)
 
 
 def integer(value: Any, *, field: str, low: int, high: int) -> int:

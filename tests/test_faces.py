@@ -19,7 +19,7 @@ from runqueue import AsyncRunQueue, RunContext, RunQueue
 from runqueue.core import Core
 from runqueue.policies import Reaper, Takeover
 from runqueue.schema.tables import tables
-from runqueue.statements import control, enqueue, expiry, finish, journal, lease, reading
+from runqueue.statements import control, enqueue, expiry, finish, journal, lease, reading, rules, standing
 from runqueue.statements.claim import claim
 from runqueue.transactions import AsyncTransaction, Transaction
 from runqueue.types import RunStatus
@@ -44,7 +44,7 @@ SAID_IN_ASYNC = {
     "AsyncRunQueue": "RunQueue",
 }
 BY_NATURE = {"wait_cancelled": "a coroutine is waited for with a timeout by its caller, a thread has to be told"}
-PLAIN = {"handler", "over"}
+PLAIN = {"handler", "over", "plugins"}
 """Touch no database, so they are plain methods on both sides."""
 
 pairs = pytest.mark.parametrize(("sync", "other"), PAIRS, ids=lambda x: x.__name__)
@@ -109,7 +109,7 @@ def test_a_wait_for_a_cancel_needs_no_argument_on_either_side():
 
 VERBS = """
 enqueue enqueue_many claim heartbeat complete complete_many fail release settle_cancelled reap transaction cancel retry
-get list events wait stats explain pause resume handler
+get list events wait stats explain pause resume handler rules set_rule tenants tenant set_tenant plugins
 """
 
 
@@ -207,8 +207,8 @@ STATEMENTS = {
     **{f"settle {x.value}": partial(finish.settle, T, x) for x in RunStatus},
     **{f"page {x}": partial(reading.page, T, ("kind",), status=x, after=True) for x in (*RunStatus, None)},
 }
-ARGUMENTS = {"sweep", "settle", "page", "record"}
-for module in (control, enqueue, expiry, finish, journal, lease, reading):
+ARGUMENTS = {"sweep", "settle", "page", "record", "set_tenant"}
+for module in (control, enqueue, expiry, finish, journal, lease, reading, rules, standing):
     for name, member in vars(module).items():
         if hasattr(member, "cache_clear") and member.__module__ == module.__name__ and name not in ARGUMENTS:
             STATEMENTS[f"{module.__name__.rpartition('.')[2]}.{name}"] = partial(member, T)

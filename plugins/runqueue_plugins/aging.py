@@ -7,13 +7,19 @@ priority p, with a priority of q, is served after it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from sqlalchemy import Double, FromClause, Table, Text, cast, func, select
 
-from runqueue import ClaimOrder, hookimpl
+from runqueue import ClaimOrder, InvalidRun, hookimpl
 
 RULE = "aging.step"
 DEFAULT_STEP = 60.0
 """Seconds of waiting that weigh as much as one level, where the rule `aging.step` does not say otherwise."""
+
+LONGEST_STEP = 365 * 86400.0
+"""More would be a priority that no waiting makes up for; the default order is for that."""
 
 
 @hookimpl
@@ -25,3 +31,14 @@ def runqueue_claim_order(runs: Table, rules: FromClause) -> ClaimOrder:
         terms=(runs.c.available_at, runs.c.id),
         step=func.greatest(func.coalesce(said, DEFAULT_STEP), 0.0),
     )
+
+
+@hookimpl
+def runqueue_rules() -> Mapping[str, Callable[[Any], None]]:
+    """The seconds that weigh as much as one level."""
+    return {RULE: _check}
+
+
+def _check(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LONGEST_STEP:
+        raise InvalidRun(RULE, f"must be seconds from 0 to {LONGEST_STEP:.0f}, not {value!r:.80}")

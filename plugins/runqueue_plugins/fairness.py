@@ -7,7 +7,7 @@ least, for its weight, is served first, and what was had is forgotten by half in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -40,6 +40,9 @@ CAP_RULE = "fairness.cap"
 HALF_LIFE_RULE = "fairness.half_life"
 HALF_LIFE = 600.0
 """Seconds in which half of what a tenant has had is forgotten, where the rule does not say otherwise."""
+
+MOST, LONGEST = 1_000_000, 10 * 365 * 86400.0
+"""The highest cap and the longest half-life that the rules may have."""
 
 NEWEST = 0.2
 """How much the newest run counts in what a run of the tenant usually takes."""
@@ -83,6 +86,11 @@ class Fairness:
             connection.execute(_charge(schema, rows))
 
     @hookimpl
+    def runqueue_rules(self) -> Mapping[str, Callable[[Any], None]]:
+        """The cap of those without one, and how fast is forgotten what was had."""
+        return {CAP_RULE: _check_cap, HALF_LIFE_RULE: _check_half_life}
+
+    @hookimpl
     def runqueue_schema(self, schema: str) -> PluginSchema:
         """The waiting runs by tenant, for the walk around the tenants and for each one's order; the leased ones too."""
         runs = Table(
@@ -110,6 +118,16 @@ class Fairness:
         if self._charge == "spent":
             return run.spent if run.status.terminal else None
         return (run.updated_at - run.leased_at).total_seconds() if run.leased_at else None
+
+
+def _check_cap(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
+        raise InvalidRun(CAP_RULE, f"must be a whole number from 0 to {MOST}, not {value!r:.80}")
+
+
+def _check_half_life(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= LONGEST:
+        raise InvalidRun(HALF_LIFE_RULE, f"must be seconds from 1 to {LONGEST:.0f}, not {value!r:.80}")
 
 
 def _rule(rules: FromClause, name: str, kind: Any) -> ColumnElement[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from runqueue.cli.output import note, visible
 from runqueue.errors import InvalidRun, PluginError
 
 if TYPE_CHECKING:
+    from runqueue.core import Core
     from runqueue.policies import ClaimPolicy
     from runqueue.queue import RunQueue
 
@@ -35,6 +37,8 @@ class App:
     verbose: bool = False
     secrets: set[str] = field(default_factory=set)
     """Passwords, to be kept out of whatever is printed."""
+    taken: Collection[str] = ()
+    """The names of commands that plugins may not bring."""
     hint: str = ""
     """What to add to the message of an error, such as its place in the application's code."""
 
@@ -66,6 +70,38 @@ class App:
             raise self.config.wrong("claim", error) from None
 
     @cached_property
+    def core(self) -> Core:
+        """The install as it is configured here, with its plugins; touches no database."""
+        from runqueue.core import Core
+
+        config = self.config
+        try:
+            return Core.build(
+                config.schema, self.policy, config.plugins, config.settings, config.plugin_options, config.no_plugins
+            )
+        except InvalidRun as error:
+            raise config.wrong(error.field, error.rule) from None
+        except PluginError as error:
+            raise self.wrong_plugin(error) from error
+
+    def wrong_plugin(self, error: PluginError) -> click.UsageError:
+        """The same error, with the place in the configuration that it is about."""
+        return self.config.wrong("no_plugins" if error.about == "without" else error.about, error)
+
+    @cached_property
+    def commands(self) -> dict[str, click.Command]:
+        """The commands that the configured plugins bring; nothing is loaded where none is configured."""
+        if not self.config.plugins:
+            return {}
+        ours = {name: click.Command(name) for name in self.taken}
+        group = click.Group("runqueue", commands=dict(ours))
+        try:
+            self.core.ctx.hooks.commands(group)
+        except PluginError as error:
+            raise self.wrong_plugin(error) from error
+        return {name: x for name, x in group.commands.items() if name not in ours}
+
+    @cached_property
     def queue(self) -> RunQueue:
         """The queue that was configured, not connected yet."""
         url, config = self.database_url, self.config
@@ -74,18 +110,32 @@ class App:
                 "which database? Give --database-url or RUNQUEUE_DATABASE_URL; "
                 "--embedded starts one for development below this directory"
             )
+        core, _ = self.core, self.commands
+        from sqlalchemy import create_engine
+
+        from runqueue.core import connect_args, database_url
         from runqueue.queue import RunQueue
 
-        try:
-            queue = RunQueue(
-                url, schema=config.schema, claim=self.policy, plugins=config.plugins, settings=config.settings
-            )
-        except InvalidRun as error:
-            raise config.wrong(error.field, error.rule) from None
-        except PluginError as error:
-            raise config.wrong("plugins", error) from None
-        click.get_current_context().find_root().call_on_close(queue.close)
+        engine = create_engine(
+            database_url(url, "postgresql+psycopg"), connect_args=connect_args(config.settings), hide_parameters=True
+        )
+        queue = RunQueue.over(core, engine)
+        root = click.get_current_context().find_root()
+        root.call_on_close(engine.dispose)
+        root.call_on_close(queue.close)
         return queue
+
+    def redacted(self, text: str) -> str:
+        """What the plugins let be shown of an error; as it is, where it came before any database was looked for."""
+        if "runqueue.hooks.manager" not in sys.modules:
+            return text
+        from runqueue.hooks.manager import Hooks
+
+        try:
+            hooks = self.__dict__["core"].ctx.hooks if "core" in self.__dict__ else Hooks()
+        except PluginError:  # perhaps the very error that is to be shown
+            return text
+        return str(hooks.redact(text, "log"))
 
     def log(self, level: int = logging.WARNING) -> None:
         """Send the library's log to stderr; no-op where the application has set up logging of its own."""

@@ -24,9 +24,13 @@ DEFAULTS: dict[str, Any] = {
     "schema": "runqueue",
     "claim": "reaper",
     "plugins": (),
+    "no_plugins": (),
     **{x.name: x.default for x in fields(Settings)},
 }
 """Every key. A value has the type of its default; None stands for a text that need not be given."""
+
+OPTIONS = "plugin"
+"""The key of the tables with options of plugins, a table a plugin. Files only have it."""
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -39,6 +43,8 @@ class Config:
     schema: str
     claim: str
     plugins: tuple[str, ...]
+    no_plugins: tuple[str, ...]
+    plugin_options: Mapping[str, Mapping[str, Any]]
     settings: Settings
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -61,16 +67,27 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str] | None = None, d
     directory = Path() if directory is None else directory
     found: dict[str, Any] = {}
     origins: dict[str, str] = {}
+    tables: dict[str, dict[str, Any]] = {}
+    named: set[str] = set()
     for given in (
         *_pyproject(directory / "pyproject.toml"),
         *_own_file(directory / "runqueue.toml"),
         *_environment(os.environ if environ is None else environ),
         *(Given(key, value, option(key)) for key, value in options.items()),
     ):
-        found[given.key] = _converted(given)
         origins[given.key] = given.origin
+        if given.key.startswith(f"{OPTIONS}."):
+            tables.setdefault(given.key.removeprefix(f"{OPTIONS}."), {}).update(given.value)
+            continue
+        found[given.key] = _converted(given)
+        if given.key == "plugins":
+            named.update(found[given.key])
     values = {**DEFAULTS, **found}
-    own = {key: values.pop(key) for key in ("database_url", "schema", "claim", "plugins")}
+    own = {key: values.pop(key) for key in ("database_url", "schema", "claim", "plugins", "no_plugins")}
+    # what one source says of a plugin is no mistake because another source replaces the plugins by its own
+    replaced = named.difference(own["plugins"])
+    own["no_plugins"] = tuple(x for x in own["no_plugins"] if x not in replaced)
+    own["plugin_options"] = {name: x for name, x in tables.items() if name not in replaced}
     try:
         settings = Settings(**values)
     except InvalidRun as error:
@@ -82,26 +99,36 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str] | None = None, d
 
 def option(key: str) -> str:
     """The option for a key."""
-    return "--plugin" if key == "plugins" else "--" + key.replace("_", "-")
+    return "--" + key.replace("_", "-").replace("plugins", "plugin")
 
 
 def _pyproject(path: Path) -> Iterator[Given]:
     tool = _toml(path).get("tool", {})
     table = tool.get("runqueue", {}) if isinstance(tool, dict) else {}
-    return _table(table, f"[tool.runqueue] in {path.name}")
+    return _table(table, f"[tool.runqueue] in {path.name}", f"[tool.runqueue.{OPTIONS}.{{}}] in {path.name}")
 
 
 def _own_file(path: Path) -> Iterator[Given]:
-    return _table(_toml(path), path.name)
+    return _table(_toml(path), path.name, f"[{OPTIONS}.{{}}] in {path.name}")
 
 
-def _table(table: Any, place: str) -> Iterator[Given]:
+def _table(table: Any, place: str, place_of_plugin: str) -> Iterator[Given]:
     if not isinstance(table, dict):
         raise click.UsageError(f"{place}: must be a table")
     for key, value in table.items():
+        if key == OPTIONS and isinstance(value, dict):
+            yield from _plugin_tables(value, place_of_plugin)
+            continue
         if key not in DEFAULTS:
             raise click.UsageError(f"{place}: unknown key {key!r}{_near(key)}")
         yield Given(key, value, f"{key} in {place}")
+
+
+def _plugin_tables(tables: Mapping[str, Any], place: str) -> Iterator[Given]:
+    for name, options in tables.items():
+        if not isinstance(options, dict):
+            raise click.UsageError(f"{name!r} in {place.format('NAME')}: must be a table of options of the plugin")
+        yield Given(f"{OPTIONS}.{name}", options, place.format(name))
 
 
 def _environment(environ: Mapping[str, str]) -> Iterator[Given]:

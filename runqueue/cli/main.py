@@ -31,6 +31,7 @@ SECTIONS = {
         "watch": "reading:watch",
         "explain": "reading:explain",
         "stats": "reading:stats",
+        "plugins": "plugins:plugins",
     },
     "Control": {
         "cancel": "control:cancel",
@@ -38,6 +39,8 @@ SECTIONS = {
         "reap": "control:reap",
         "pause": "control:pause",
         "resume": "control:resume",
+        "tenants": "tenants:tenants",
+        "rules": "rules:rules",
     },
 }
 COMMANDS = {name: place for section in SECTIONS.values() for name, place in section.items()}
@@ -45,7 +48,7 @@ COMMANDS = {name: place for section in SECTIONS.values() for name, place in sect
 
 
 class Commands(click.Group):
-    """A group that imports a command when it is wanted."""
+    """A group that imports a command when it is wanted; those of plugins, where plugins are configured."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the order of the help."""
@@ -55,7 +58,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command with this name."""
         if cmd_name not in COMMANDS:
-            return super().get_command(ctx, cmd_name)
+            return ctx.ensure_object(App).commands.get(cmd_name)
         module, _, attribute = COMMANDS[cmd_name].partition(":")
         found: click.Command = getattr(import_module(f"runqueue.cli.commands.{module}"), attribute)
         return found
@@ -66,18 +69,32 @@ class Commands(click.Group):
         """Find the command that is called; suggest one where it is misspelt."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            near = get_close_matches(name, COMMANDS, n=1)
+            more = ctx.ensure_object(App).commands
+            if name in more:
+                return name, more[name], args[1:]
+            near = get_close_matches(name, [*COMMANDS, *more], n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by subject."""
-        widest = max(map(len, COMMANDS))
-        for title, section in SECTIONS.items():
-            found = [(name.ljust(widest), self.get_command(ctx, name)) for name in section]
-            with formatter.section(title):
-                formatter.write_dl([(name, x.get_short_help_str(formatter.width)) for name, x in found if x])
+        sections = {title: {name: self.get_command(ctx, name) for name in x} for title, x in SECTIONS.items()}
+        wrong = ""
+        try:
+            sections["Plugins"] = dict(ctx.ensure_object(App).commands)
+        except click.UsageError as error:  # help is what one looks for when something is wrong
+            wrong = error.format_message()
+        widest = max(len(name) for section in sections.values() for name in section)
+        for title, section in sections.items():
+            if section:
+                with formatter.section(title):
+                    formatter.write_dl(
+                        [(n.ljust(widest), x.get_short_help_str(formatter.width)) for n, x in section.items() if x]
+                    )
+        if wrong:
+            formatter.write_paragraph()
+            formatter.write_text(f"The commands of plugins cannot be listed: {wrong}")
 
 
 @click.group(
@@ -100,7 +117,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    app = App()
+    app = App(taken=COMMANDS)
     try:
         code: Any = cli.main(arguments, prog_name="runqueue", standalone_mode=False, obj=app)
         return code or 0
@@ -124,7 +141,7 @@ def _report(error: Exception, app: App) -> int:
         message = "".join(traceback.format_exception(error)) + message
     if app.embedded:
         message = message.replace("`runqueue migrate", "`runqueue --embedded migrate")
-    text = exits.without(app.secrets, f"runqueue: {message}{app.hint}")
+    text = exits.without(app.secrets, app.redacted(f"runqueue: {message}{app.hint}"))
     lines = text.split("\n") if app.verbose or type(error).__name__ == "DevDatabaseError" else [" ".join(text.split())]
     for one in lines:
         click.echo(visible(one), err=True)

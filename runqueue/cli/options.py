@@ -35,7 +35,10 @@ def _flag(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 def shared(*, hidden: bool = False) -> list[click.Option]:
-    """The options of `runqueue` itself. They may stand before the command or, there not listed again, after it."""
+    """The options of `runqueue` itself. They may stand before the command or, there not listed again, after it.
+
+    Those that name plugins are eager, so that `--help` after them lists the commands which the plugins bring.
+    """
     common: dict[str, Any] = {"expose_value": False, "hidden": hidden}
     return [
         click.Option(
@@ -52,8 +55,12 @@ def shared(*, hidden: bool = False) -> list[click.Option]:
             help="How lost runs are found: reaper or takeover (RUNQUEUE_CLAIM; default: reaper).",
         ),
         click.Option(
-            ["--plugin", "plugins"], metavar="NAME", multiple=True, callback=_store, **common,
+            ["--plugin", "plugins"], metavar="NAME", multiple=True, callback=_store, is_eager=True, **common,
             help="A plugin to use; may be repeated (RUNQUEUE_PLUGINS: names with commas).",
+        ),
+        click.Option(
+            ["--no-plugin", "no_plugins"], metavar="NAME", multiple=True, callback=_store, is_eager=True, **common,
+            help="A plugin to leave out, a default or a configured one; may be repeated (RUNQUEUE_NO_PLUGINS).",
         ),
         click.Option(
             ["--embedded"], is_flag=True, callback=_flag, **common,
@@ -75,6 +82,18 @@ class Command(click.Command):
         self.epilog = f"\b\nExample:\n  {example}"
         self.example = example
         self.params += shared(hidden=True)
+
+
+class Group(Command, click.Group):
+    """A command that does something by itself, and has further commands below it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, invoke_without_command=True, **kwargs)
+
+
+def group(name: str, *, example: str) -> Callable[[Callable[..., Any]], Group]:
+    """Make a function a command with others below it; it is to do nothing where one of those is called."""
+    return click.group(name, cls=Group, example=example)
 
 
 def command(name: str, *, example: str) -> Callable[[Callable[..., Any]], Command]:

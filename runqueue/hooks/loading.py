@@ -80,14 +80,18 @@ def _entry(name: str, there: EntryPoints) -> EntryPoint:
 def _made(name: str, found: Any, options: Mapping[str, Any]) -> object:
     if not inspect.isclass(found):
         if options:
-            raise PluginError(f"the plugin {name!r} takes no options, but was given {', '.join(sorted(options))}")
+            given = ", ".join(sorted(options))
+            raise PluginError(f"the plugin {name!r} takes no options, but was given {given}", f"plugin.{name}")
         return found
     takes = inspect.signature(found).parameters
     for option in options:
         if option not in takes:
             known = ", ".join(takes) or "none"
-            raise PluginError(f"the plugin {name!r} has no option {option!r}{near(option, takes)} (options: {known})")
+            raise PluginError(
+                f"the plugin {name!r} has no option {option!r}{near(option, takes)} (options: {known})",
+                f"plugin.{name}",
+            )
     try:
         return found(**options)
     except Exception as error:
-        raise PluginError(f"the plugin {name!r} refuses its options: {error}") from error
+        raise PluginError(f"the plugin {name!r} refuses its options: {error}", f"plugin.{name}") from error

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pluggy
 from sqlalchemy import Connection, FromClause, Table
@@ -25,6 +25,7 @@ from runqueue.decisions import (
 )
 from runqueue.driver import is_autocommit
 from runqueue.errors import InvalidRun, PluginError
+from runqueue.failures import describe, stack
 from runqueue.hooks import specs
 from runqueue.hooks.loading import Loaded, installed, load, name_of, near
 from runqueue.settings import Settings
@@ -39,6 +40,9 @@ DEFAULTS = ("priority", "backoff", "checkpoints", "redaction")
 
 ALONE = ("runqueue_claim_order", "runqueue_tenant_policy", "runqueue_checkpoint_store")
 """Hooks that one named plugin may implement: two answers could not be merged into one."""
+
+OWN_RULES = ("claim_order", "tenant_policy")
+"""The rules that name a plugin, which the processes that claim must all use."""
 
 WITHHELD = "[withheld: redaction failed]"
 
@@ -72,6 +76,20 @@ class Hooks:
             named = [x.plugin_name for x in self._implementations(hook) if x.plugin_name not in DEFAULTS]
             if len(named) > 1:
                 raise PluginError(f"only one plugin may implement {hook}, not both of {', '.join(named)}")
+        self.rules = self._rules()
+        """The rules of the install that the plugins read, each with the check of its values."""
+
+    def _rules(self) -> dict[str, Callable[[Any], object]]:
+        found: dict[str, Callable[[Any], object]] = {}
+        for name, call in self._calls("runqueue_rules"):
+            rules = call() or {}
+            if not isinstance(rules, Mapping) or not all(isinstance(x, str) and callable(y) for x, y in rules.items()):
+                raise PluginError(f"runqueue_rules of the plugin {name!r} must return checks by name, not {rules!r}")
+            for rule in rules:
+                if rule in found or rule in OWN_RULES:
+                    raise PluginError(f"the plugin {name!r} may not read the rule {rule!r}: it is another's")
+            found |= rules
+        return found
 
     def _register(self, loaded: Loaded) -> None:
         try:
@@ -86,6 +104,10 @@ class Hooks:
                 raise PluginError(f"the plugin {loaded.name!r} must implement {one.function.__name__} without async")
             if one.wrapper or one.hookwrapper:
                 raise PluginError(f"the plugin {loaded.name!r} must not wrap {one.function.__name__}")
+        for place in getattr(loaded.plugin, "redacts", ()):
+            if place not in get_args(specs.Place):
+                told = f"{place!r}{near(str(place), get_args(specs.Place))}"
+                raise PluginError(f"the plugin {loaded.name!r} redacts a place that does not exist: {told}")
 
     def plugins(self) -> list[PluginInfo]:
         """The plugins in the order in which they were registered, defaults first."""
@@ -142,7 +164,7 @@ class Hooks:
         answer: Any = hook(failure=failure, settings=settings)
         delay = answer if isinstance(answer, RetryDelay) else RetryDelay(answer)
         if delay.seconds == math.inf:
-            return delay
+            return RetryDelay(math.inf, str(delay.reason))
         try:
             return RetryDelay(seconds(delay.seconds, field="delay"), str(delay.reason))
         except InvalidRun as error:
@@ -151,17 +173,23 @@ class Hooks:
     def redact(self, value: Any, place: specs.Place) -> Any:
         """What may be stored of a value, after all plugins. Never fails: what cannot be redacted is not stored."""
         left = value
-        implementations = self._implementations("runqueue_redact")
         try:
-            for one in implementations:
+            for one in self._redactors(place):
                 answer = _call(one, {"value": left, "place": place})
                 left = left if answer is None else answer
-        except BaseException:  # SystemExit and the like too: the run that failed must be settled
-            log.exception("a redaction plugin failed; the value is withheld")
+        except BaseException as error:  # SystemExit and the like too: the run that failed must be settled
+            # what it says may quote the value
+            log.error("a redaction plugin failed, a value is withheld: %s\n%s", type(error).__name__, stack(error))
             return WITHHELD
-        if not isinstance(value, str):
-            return left
-        return left if implementations and isinstance(left, str) else WITHHELD
+        return left if not isinstance(value, str) or isinstance(left, str) else WITHHELD
+
+    def redacts(self, place: specs.Place) -> bool:
+        """Whether any plugin is to be asked about this place."""
+        return bool(self._redactors(place))
+
+    def _redactors(self, place: specs.Place) -> list[pluggy.HookImpl]:
+        found = self._implementations("runqueue_redact")
+        return [x for x in found if place in getattr(x.plugin, "redacts", specs.USUAL)]
 
     # ------------------------------------------------------------------------------------------------- observers
 
@@ -200,9 +228,10 @@ class Hooks:
     def _contained(self, name: str, call: Callable[[], object]) -> None:
         try:
             call()
-        except BaseException:  # an observer that calls sys.exit() must not end a worker's thread either
+        except BaseException as error:  # an observer that calls sys.exit() must not end a worker's thread either
             self.errors[name] += 1
-            log.exception("the observer %s failed; nothing else is affected", name)
+            said = self.redact(": ".join(describe(error)), "log")
+            log.error("the observer %s failed; nothing else is affected: %s\n%s", name, said, stack(error))
 
     # ---------------------------------------------------------------------------------------------------- others
 
@@ -215,8 +244,16 @@ class Hooks:
         return list(needs)
 
     def commands(self, group: click.Group) -> None:
-        """Let the plugins add their commands."""
-        self._manager.hook.runqueue_commands(group=group)
+        """Let the plugins add their commands to those that the group has. Raises PluginError."""
+        for name, call in self._calls("runqueue_commands", group=group):
+            before = dict(group.commands)
+            try:
+                call()
+            except Exception as error:
+                raise PluginError(f"the plugin {name!r} cannot add its commands: {error!r}") from error
+            for command, there in before.items():
+                if group.commands.get(command) is not there:
+                    raise PluginError(f"the plugin {name!r} brings a command {command!r}, which there is already")
 
     def _decider(self, hook: str) -> str | None:
         found = self._implementations(hook)
@@ -227,7 +264,7 @@ class Hooks:
         found: list[pluggy.HookImpl] = getattr(self._manager.hook, hook).get_hookimpls()
         return found
 
-    def _calls(self, hook: str, **arguments: Any) -> Iterator[tuple[str, Callable[[], object]]]:
+    def _calls(self, hook: str, **arguments: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
         for one in self._implementations(hook):
             yield one.plugin_name, partial(_call, one, arguments)
 
@@ -244,9 +281,10 @@ def _load_all(
             raise PluginError(f"the plugin {name!r} is named twice")
     given = [x for x in DEFAULTS if x not in names] + list(plugins)
     known = {x if isinstance(x, str) else name_of(x) for x in given}
-    for name in (*without, *options):
+    for name, about in (*((x, "without") for x in without), *((x, f"plugin.{x}") for x in options)):
         if name not in known:
-            raise PluginError(f"no plugin {name!r} is in use{near(name, known)} (in use: {', '.join(sorted(known))})")
+            used = ", ".join(sorted(known))
+            raise PluginError(f"no plugin {name!r} is in use{near(name, known)} (in use: {used})", about)
     wanted = [(x, x if isinstance(x, str) else name_of(x)) for x in given]
     return [load(x, options.get(name, {}), there) for x, name in wanted if name not in without]
 

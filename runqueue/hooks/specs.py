@@ -3,7 +3,7 @@ an exception does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import pluggy
@@ -31,6 +31,9 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 Place = Literal["error", "event", "reason", "log", "input", "budget", "result", "checkpoint"]
 """Where a value that is redacted will be stored or shown."""
+
+USUAL: tuple[Place, ...] = ("error", "event", "reason", "log")
+"""The places that every redaction plugin is asked about. The others hold what handlers and callers work with."""
 
 
 @hookspec(firstresult=True)
@@ -77,9 +80,11 @@ def runqueue_checkpoint_store(settings: Settings) -> CheckpointStore | KeepLast 
 def runqueue_redact(value: Any, place: Place) -> Any:
     """Return what may be stored or shown of a value: a text of an error, reason or log, or a decoded JSON value.
 
-    When: before it is stored. Transaction: none that it may use. Thread: the caller's. Merge: all, in the order of the
-    configuration, the defaults first, each given what the one before left; None leaves the value as it is.
-    Exception: a fixed text is stored in place of the value.
+    When: before it is stored or logged. A plugin is asked about errors, events, reasons and log lines; one with an
+    attribute `redacts`, a set of places, about those in it, so that nobody's input or checkpoint is changed by accident.
+    Tenants, kinds, queues and keys are identifiers that nobody is asked about. Transaction: none that it may use.
+    Thread: the caller's. Merge: all, in the order of the configuration, the defaults first, each given what the one
+    before left; None leaves the value as it is. Exception: a fixed text is stored in place of the value.
     """
 
 
@@ -128,6 +133,18 @@ def runqueue_run_ended(run: ClaimedRun, outcome: str, error: BaseException | Non
 
     When: just after, before the outcome is written. Transaction: none. Thread: the handler's; the event loop's for
     coroutines, which it must not block. Merge: all are called. Exception: logged and counted; the outcome is the same.
+    """
+
+
+@hookspec
+def runqueue_rules() -> Mapping[str, Callable[[Any], object]] | None:
+    """Say which rules of the install the plugin reads, each with the check of a value that is to be stored.
+
+    When: once, when the queue is built; the checks by `set_rule`, with the value as JSON has it. A check raises
+    ValueError or InvalidRun for what the plugin's expressions cannot read, for then no claim would work any more.
+    Transaction: none; a check is called in the one that stores the rule, which it must not use. Thread: the caller's.
+    Merge: all; a rule that two plugins name is an error. Exception: the queue is not built; a check's, the rule is not
+    stored.
     """
 
 

@@ -15,7 +15,7 @@ from runqueue.operations.context import Context
 from runqueue.operations.observe import observe_finished
 from runqueue.operations.rows import run_of
 from runqueue.operations.rules import require_agreement
-from runqueue.operations.turns import take_turns
+from runqueue.operations.turns import as_parameters, forget_turns, take_turns
 from runqueue.statements import journal
 from runqueue.statements.claim import claim as claim_statement
 from runqueue.statements.lease import heartbeat as heartbeat_statement
@@ -64,15 +64,28 @@ def claim(
         parameters["kinds"] = [x.name for x in kinds]
         parameters["deadlines"] = [x.deadline for x in kinds]
         parameters["on_lost"] = [x.on_lost for x in kinds]
-    if ctx.tenants is not None:
-        parameters |= take_turns(connection, ctx, parameters, batch)
-    rows = connection.execute(statement(ctx, kinds is None), parameters).all()
+    if ctx.tenants is None:
+        rows = connection.execute(statement(ctx, kinds is None), parameters).all()
+    else:
+        rows = _claim_in_turns(connection, ctx, parameters, batch)
     observe_finished(connection, ctx, [row.id for row in rows if row.status != RunStatus.LEASED])
     taken = [row for row in rows if row.status == RunStatus.LEASED]
     states = _states(connection, ctx, taken)
     claimed = [_claimed(row, states) for row in taken]
     ctx.hooks.runs_claimed(connection, claimed, ctx.t.schema)
     return claimed
+
+
+def _claim_in_turns(connection: Connection, ctx: Context, parameters: dict[str, Any], batch: int) -> Sequence[Row[Any]]:
+    """Claim for the tenants whose turn it is; where their turns are old and came to nothing, look for others once."""
+    while True:
+        turns, fresh = take_turns(connection, ctx, parameters, batch)
+        given = as_parameters(connection, ctx, turns)
+        rows = connection.execute(statement(ctx, "kinds" not in parameters), parameters | given).all()
+        if len(rows) < sum(turn.quota for turn in turns):
+            forget_turns(ctx, parameters)
+        if rows or fresh:
+            return rows
 
 
 def _claimed(row: Row[Any], states: Mapping[UUID, str]) -> ClaimedRun:

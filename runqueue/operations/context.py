@@ -3,52 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import random
-import string
-import threading
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Event
 
 from runqueue.decisions import CheckpointStore, ClaimOrder, KeepLast, TenantPolicy
 from runqueue.hooks.manager import Hooks
+from runqueue.operations.walk import Walks
 from runqueue.policies import ClaimPolicy
 from runqueue.schema.tables import Tables
 from runqueue.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """Where a walk around the tenants stopped: at whom, in which revolution, and how much of its turn was left."""
-
-    after: str
-    revolution: int = 0
-    credit: int = 0
-
-
-class Walks:
-    """The walks of one process, by what they go through. A new one begins anywhere, so that processes spread out."""
-
-    MOST = 1000
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._walks: dict[object, Walk] = {}
-        self.fruitless = 0
-        """Claims in a row that found nothing because they did not get round yet: the next one goes on from there."""
-        self.agreed = False
-        """Whether the install's rules were compared with this process's configuration."""
-
-    def of(self, key: object) -> Walk:
-        """Where a walk goes on."""
-        with self._lock:
-            return self._walks.get(key) or Walk(random.choice(string.digits + string.ascii_lowercase))
-
-    def moved(self, key: object, walk: Walk) -> None:
-        """Remember where a walk stopped."""
-        with self._lock:
-            if len(self._walks) >= self.MOST:
-                self._walks.clear()
-            self._walks[key] = walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +27,8 @@ class Context:
     tenants: TenantPolicy | None
     store: CheckpointStore | KeepLast
     walks: Walks = field(default_factory=Walks)
+    agreed: Event = field(default_factory=Event)
+    """Set once the install's rules were compared with this process's configuration."""
     patient: bool = True
     """Whether settling a run waits while another transaction has it locked; a worker has other runs to care for."""
 

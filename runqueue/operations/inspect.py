@@ -12,8 +12,9 @@ from runqueue import values
 from runqueue.errors import RunNotFound
 from runqueue.operations.announce import announce
 from runqueue.operations.context import STOP_HINT, Context, work_hint
+from runqueue.operations.redacting import reason as redacted_reason
 from runqueue.operations.rows import event_of, run_of
-from runqueue.statements import control, reading
+from runqueue.statements import control, reading, standing
 from runqueue.types import Event, Explanation, Page, QueueStats, Run, RunStatus
 
 CAUSE = 500
@@ -73,7 +74,7 @@ def cancel(
     parameters = {
         "run_id": values.run_id(run_id),
         "tenant": _tenant(tenant_id),
-        "reason": values.reason(reason),
+        "reason": redacted_reason(ctx, reason),
     }
     row = connection.execute(control.cancel(ctx.t), parameters).one_or_none()
     if row is None:
@@ -99,7 +100,7 @@ def retry(
 
 def pause(connection: Connection, ctx: Context, queue: str, kind: str, reason: str | None) -> None:
     """Stop claims of the queue, or of one kind in it; running runs go on."""
-    connection.execute(control.pause(ctx.t), {"queue": queue, "kind": kind, "reason": values.reason(reason)})
+    connection.execute(control.pause(ctx.t), {"queue": queue, "kind": kind, "reason": redacted_reason(ctx, reason)})
 
 
 def resume(connection: Connection, ctx: Context, queue: str, kind: str) -> None:
@@ -117,13 +118,13 @@ def explain(connection: Connection, ctx: Context, run_id: UUID | str, tenant_id:
     """Which rule holds the run where it is. Raises RunNotFound."""
     # a hot run and where it stands are one look: between two it could move
     wanted = {"run_id": values.run_id(run_id), "tenant": _tenant(tenant_id)}
-    row = connection.execute(reading.standing(ctx.t), wanted).one_or_none()
+    row = connection.execute(standing.standing(ctx.t, ctx.tenants), wanted).one_or_none()
     run = get(connection, ctx, run_id, tenant_id) if row is None else run_of(row)
-    rule, detail = _rule(run, None if row is None else row._mapping)
+    rule, detail = _rule(run, None if row is None else row._mapping, "tenant" if ctx.tenants else "kind")
     return Explanation(run.id, run.status, rule, detail)
 
 
-def _rule(run: Run, now: Any) -> tuple[str, str]:
+def _rule(run: Run, now: Any, peers: str) -> tuple[str, str]:
     if run.status.terminal or now is None:
         return "ended", f"the run is {run.status.value} since {run.finished_at:%Y-%m-%d %H:%M:%S %Z}{_cause(run)}"
     if run.status is RunStatus.LEASED:
@@ -141,10 +142,12 @@ def _rule(run: Run, now: Any) -> tuple[str, str]:
     if now["due_in"] > 0:
         why = f"after attempt {run.attempts} failed" if run.attempts else "as it was enqueued"
         return "scheduled", f"due in {now['due_in']:.0f} s, {why}"
-    ahead = f"{now['ahead']}{' or more' if now['ahead'] >= 1000 else ''}"
+    if now["cap"] is not None and now["in_flight"] >= now["cap"]:
+        return "tenant_cap", f"{run.tenant_id} has {now['in_flight']} of {now['cap']} runs in flight"
+    ahead = f"{now['ahead']}{' or more' if now['ahead'] >= standing.MANY else ''}"
     return (
         "waiting",
-        f"due since {-now['due_in']:.0f} s, behind {ahead} runs of its kind: "
+        f"due since {-now['due_in']:.0f} s, behind {ahead} runs of its {peers}: "
         f"no worker that handles the kind {run.kind!r} in the queue {run.queue!r} had a free slot for it",
     )
 

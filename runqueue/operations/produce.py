@@ -14,6 +14,7 @@ from runqueue.driver import is_autocommit
 from runqueue.errors import IdempotencyConflict, InvalidRun, RunNotFound, RunqueueError
 from runqueue.operations.announce import announce
 from runqueue.operations.context import Context, work_hint
+from runqueue.operations.redacting import encode
 from runqueue.operations.rows import run_of
 from runqueue.statements import enqueue as statements
 from runqueue.statements.reading import by_ids
@@ -110,7 +111,7 @@ def _row(ctx: Context, new: NewRun, n: int, parent_id: UUID | None, *, single: b
     limits = ctx.settings
     if new.delay is not None and new.available_at is not None:
         raise InvalidRun(f"{at}delay", "give delay or available_at, not both")
-    stored = values.encode(new.input, field=f"{at}input", limit=limits.input_limit, depth=limits.json_depth)
+    stored = encode(ctx, new.input, "input", field=f"{at}input", limit=limits.input_limit)
     attempts = limits.max_attempts if new.max_attempts is None else new.max_attempts
     key = new.idempotency_key
     return {
@@ -127,7 +128,7 @@ def _row(ctx: Context, new: NewRun, n: int, parent_id: UUID | None, *, single: b
         "input": stored,
         "budget": None
         if new.budget is None
-        else values.encode(new.budget, field=f"{at}budget", limit=limits.input_limit, depth=limits.json_depth),
+        else encode(ctx, new.budget, "budget", field=f"{at}budget", limit=limits.input_limit),
         "idempotency_key": None if key is None else values.name(key, field=f"{at}idempotency_key", limit=1024),
         "digest": None if key is None else values.digest(stored),
         "parent_id": parent_id,

@@ -9,17 +9,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from runqueue import values
 from runqueue.decisions import Failure, RetryDelay
 from runqueue.errors import LeaseLost, RowLocked
-from runqueue.failures import Described, describe
+from runqueue.failures import Described
 from runqueue.operations.context import Context
 from runqueue.operations.inspect import get
 from runqueue.operations.observe import observe_finished
+from runqueue.operations.redacting import reason as redacted_reason
 from runqueue.operations.rows import run_of
 from runqueue.statements import finish
 from runqueue.types import Lease, Run, RunStatus
-from runqueue.values import clean
 
 
 def complete_many(connection: Connection, ctx: Context, done: Sequence[tuple[Lease, str | None]]) -> list[Lease]:
@@ -68,7 +67,7 @@ def fail(
 ) -> Run:
     """End the lease as failed: pending again after a delay, dead, or cancelled where that was requested.
 
-    `error` is what `describe_error` made of it. Raises LeaseLost.
+    `error` is what `redacting.describe_error` made of it. Raises LeaseLost.
     """
     row = _hold(connection, ctx, lease)
     if row is None:
@@ -77,7 +76,7 @@ def fail(
     if row.cancel_requested_at is not None:
         return _settle(connection, ctx, lease, RunStatus.CANCELLED, "run.cancelled", data, error)
     chosen = _next_try(ctx, row, error, retry, delay)
-    data["reason"] = chosen.reason
+    data["reason"] = redacted_reason(ctx, chosen.reason)
     if math.isinf(chosen.seconds):
         return _settle(connection, ctx, lease, RunStatus.DEAD, "run.dead", data, error)
     data["delay"] = chosen.seconds
@@ -89,7 +88,7 @@ def release(connection: Connection, ctx: Context, lease: Lease, delay: float = 0
 
     A run whose cancel was requested ends as cancelled. Raises LeaseLost.
     """
-    data = {"reason": values.reason(reason), "delay": delay}
+    data = {"reason": redacted_reason(ctx, reason), "delay": delay}
     row = _hold(connection, ctx, lease)
     if row is None:
         return _repeated(connection, ctx, lease)
@@ -125,16 +124,6 @@ def _next_try(ctx: Context, row: Row[Any], error: Described, retry: bool, delay:
         age=row.age,
     )
     return ctx.hooks.retry_delay(failure, ctx.settings)
-
-
-def describe_error(ctx: Context, error: BaseException | str) -> Described:
-    """What may be stored of an error: its code and its text, redacted, cleaned and cut. Never fails."""
-    code, message = describe(error)
-    exception = error if isinstance(error, BaseException) else None
-    limit = ctx.settings.error_limit
-    return Described(
-        clean(ctx.hooks.redact(code, "error"), 200), clean(ctx.hooks.redact(message, "error"), limit), exception
-    )
 
 
 def _hold(connection: Connection, ctx: Context, lease: Lease) -> Row[Any] | None:

@@ -1,54 +1,76 @@
-"""Taking turns: where each process is on its way around the tenants, and whom its next claim serves."""
+"""Taking turns: whom the next claim of this process serves, under a tenant policy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Executable
 
-from runqueue.operations.context import Context, Walk
-from runqueue.statements.turns import turns as turns_statement
+from runqueue.operations.context import Context
+from runqueue.operations.walk import Turn, Walk
+from runqueue.statements import turns as statements
 
 MOST = 500
 """How many runs one claim takes under a tenant policy: each tenant with a cap takes a lock of the server's table."""
 
+AHEAD = 4
+"""How many claims of this size the turns are looked up for at once."""
+
 STEPS = 1000
-"""How many tenants without a due run are passed over by one claim, besides those of its batch."""
+"""How many tenants without a due run are passed over at once, besides those that have a turn."""
+
+
+def take_turns(connection: Connection, ctx: Context, lanes: Mapping[str, Any], batch: int) -> tuple[list[Turn], bool]:
+    """The next turns, for at most `batch` runs; and whether they were looked up just now."""
+    walk = ctx.walks.of((tuple(lanes["queues"]), tuple(lanes.get("kinds", ()))))
+    with walk.lock:
+        fresh = not walk.is_current(batch)
+        if fresh:
+            _look(connection, ctx, walk, lanes, min(max(AHEAD * batch, 16), MOST))
+        return walk.take(min(batch, MOST)), fresh
+
+
+def forget_turns(ctx: Context, lanes: Mapping[str, Any]) -> None:
+    """Turns that were looked up came to less than they promised: look again before the next claim."""
+    ctx.walks.of((tuple(lanes["queues"]), tuple(lanes.get("kinds", ())))).forget()
+
+
+def as_parameters(connection: Connection, ctx: Context, turns: Sequence[Turn]) -> dict[str, Any]:
+    """The turns as parameters of the claim, each tenant once; those of tenants with a cap locked to its end."""
+    quotas: dict[str, int] = {}
+    caps: dict[str, int | None] = {}
+    for turn in turns:
+        quotas[turn.tenant_id] = quotas.get(turn.tenant_id, 0) + turn.quota
+        caps[turn.tenant_id] = turn.cap
+    capped = [name for name, cap in caps.items() if cap is not None]
+    if capped:
+        mine = set(connection.execute(_lock(ctx), {"tenants": capped}).scalars())
+        quotas = {name: x for name, x in quotas.items() if caps[name] is None or name in mine}
+    return {"tenants": list(quotas), "quotas": list(quotas.values()), "caps": [caps[x] for x in quotas]}
+
+
+def _look(connection: Connection, ctx: Context, walk: Walk, lanes: Mapping[str, Any], batch: int) -> None:
+    parameters = {
+        **{x: lanes[x] for x in ("queues", "kinds", "deadlines", "on_lost") if x in lanes},
+        "batch": batch,
+        "steps": STEPS + AHEAD * batch,
+        "after": walk.after,
+        "revolution": walk.revolution,
+        "credit": walk.credit,
+    }
+    rows = connection.execute(_statement(ctx, "kinds" not in lanes), parameters).all()
+    turns = [Turn(row.tenant_id, row.cap, row.revolution, row.quota) for row in rows if row.tenant_id is not None]
+    walk.looked(turns, rows[0].end_tenant, rows[0].end_revolution, complete=rows[0].complete)
 
 
 @lru_cache(maxsize=64)
 def _statement(ctx: Context, any_kind: bool) -> Executable:
     assert ctx.tenants is not None
-    return turns_statement(ctx.t, ctx.tenants, any_kind=any_kind)
+    return statements.turns(ctx.t, ctx.tenants, any_kind=any_kind)
 
 
-def take_turns(connection: Connection, ctx: Context, lanes: Mapping[str, Any], batch: int) -> dict[str, Any]:
-    """The tenants that this claim may serve, as parameters of the claim.
-
-    In the claim's transaction, before it: the locks of the tenants with a cap last to its end.
-    """
-    key = (tuple(lanes["queues"]), tuple(lanes.get("kinds", ())))
-    walk = ctx.walks.of(key)
-    rows = connection.execute(
-        _statement(ctx, "kinds" not in lanes),
-        {
-            **{x: lanes[x] for x in ("queues", "kinds", "deadlines", "on_lost") if x in lanes},
-            "batch": min(batch, MOST),
-            "steps": STEPS + 4 * batch,
-            "after": walk.after,
-            "revolution": walk.revolution,
-            "credit": walk.credit,
-            "salt": f"runqueue.tenant.{ctx.t.schema}.",
-        },
-    ).all()
-    stop = rows[0]
-    ctx.walks.moved(key, Walk(stop.stop_tenant, stop.stop_revolution, stop.stop_credit))
-    served = [row for row in rows if row.tenant_id is not None and row.locked]
-    ctx.walks.fruitless = 0 if served or stop.complete else ctx.walks.fruitless + 1
-    return {
-        "tenants": [row.tenant_id for row in served],
-        "quotas": [row.quota for row in served],
-        "caps": [row.cap for row in served],
-    }
+@lru_cache(maxsize=64)
+def _lock(ctx: Context) -> Executable:
+    return statements.lock_tenants(ctx.t)

@@ -54,7 +54,7 @@ def heads(t: Tables, lanes: CTE, order: ClaimOrder, seat: Seat) -> Select[Any]:
 
 def in_order(order: ClaimOrder, rows: FromClause) -> list[ColumnElement[Any]]:
     """The claim order over rows that have all its columns."""
-    terms = [rows.c[x.name] for x in order.terms]
+    terms: list[ColumnElement[Any]] = [rows.c[x.name] for x in order.terms]
     if order.level is None:
         return terms
     level = rows.c[order.level.name]

@@ -22,7 +22,6 @@ from sqlalchemy import (
 
 from runqueue.schema.tables import Tables
 from runqueue.statements.parts import (
-    ANY_KIND,
     CANCELLED,
     DEAD,
     DONE,
@@ -126,41 +125,3 @@ def stats(t: Tables) -> Executable:
         .group_by(runs.c.queue, runs.c.kind)
         .order_by(runs.c.queue, runs.c.kind)
     )
-
-
-@cache
-def standing(t: Tables) -> Executable:
-    """What `explain` needs of a hot run: itself, seconds until due, until its lease ends, what is paused and why.
-
-    `paused_kind` is null where nothing is, and empty where the whole queue is.
-    """
-    runs, pauses = t.runs, t.pauses
-    tenant = bindparam("tenant", type_=Text)
-
-    def paused(column: ColumnElement[str]) -> ColumnElement[Any]:
-        applies = pauses.c.queue == runs.c.queue, or_(pauses.c.kind == ANY_KIND, pauses.c.kind == runs.c.kind)
-        return select(column).where(*applies).order_by(pauses.c.kind).limit(1).correlate(runs).scalar_subquery()
-
-    other = runs.alias("other")
-    ahead = (
-        select(other.c.id)
-        .where(
-            other.c.status == PENDING,
-            other.c.queue == runs.c.queue,
-            other.c.kind == runs.c.kind,
-            other.c.priority >= runs.c.priority,
-            other.c.available_at < runs.c.available_at,
-        )
-        .limit(1000)
-        .correlate(runs)
-        .lateral("ahead")
-    )
-    count = select(func.count()).select_from(ahead).correlate(runs).scalar_subquery()
-    return select(
-        *run_columns(runs),
-        in_seconds(runs.c.available_at - STATEMENT_TIME).label("due_in"),
-        in_seconds(runs.c.locked_until - STATEMENT_TIME).label("lease_left"),
-        paused(pauses.c.kind).label("paused_kind"),
-        paused(pauses.c.reason).label("paused_reason"),
-        count.label("ahead"),
-    ).where(runs.c.id == bindparam("run_id", type_=Uuid), or_(tenant.is_(None), runs.c.tenant_id == tenant))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from sqlalchemy import Double, Executable, Integer, Text, bindparam, cast, column, delete, func, literal, select
+from sqlalchemy import Executable, Integer, Text, bindparam, cast, column, delete, func, literal, select, true
 from sqlalchemy.dialects.postgresql import insert
 
 from runqueue.schema.tables import Tables
@@ -44,9 +44,9 @@ def unset_rule(t: Tables) -> Executable:
 
 
 @cache
-def set_tenant(t: Tables) -> Executable:
-    """Store the share `weight` and the cap `most` of a tenant; null for the default's."""
-    values = {"weight": bindparam("weight", type_=Double), "cap": bindparam("most", type_=Integer)}
+def set_tenant(t: Tables, what: tuple[str, ...]) -> Executable:
+    """Store the columns `what` of a tenant, its `weight`, its `cap` or both; null for the default's."""
+    values = {name: bindparam(name, type_=t.tenants.c[name].type) for name in what}
     row = insert(t.tenants).values(tenant_id=bindparam("tenant", type_=Text), **values)
     return row.on_conflict_do_update(index_elements=["tenant_id"], set_=values)
 
@@ -75,3 +75,23 @@ def tenants(t: Tables) -> Executable:
         .subquery("both")
     )
     return select(both).where(both.c.tenant_id > after).order_by(both.c.tenant_id).limit(batch)
+
+
+@cache
+def tenant(t: Tables) -> Executable:
+    """The tenant of that name, whether it has a row or not."""
+    given = select(bindparam("tenant", type_=Text).label("tenant_id")).subquery("given")
+    flying = (
+        select(func.count().label("in_flight"))
+        .where(t.runs.c.status == LEASED, t.runs.c.tenant_id == given.c.tenant_id)
+        .correlate(given)
+        .lateral("flying")
+    )
+    return select(
+        given.c.tenant_id,
+        t.tenants.c.weight,
+        t.tenants.c.cap,
+        flying.c.in_flight,
+        func.coalesce(t.tenants.c.usage, literal(0.0)).label("usage"),
+        t.tenants.c.used_at,
+    ).select_from(given.join(flying, true()).outerjoin(t.tenants, t.tenants.c.tenant_id == given.c.tenant_id))

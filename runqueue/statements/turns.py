@@ -58,52 +58,56 @@ def candidate(t: Tables) -> FromClause:
 
 
 def turns(t: Tables, policy: TenantPolicy, *, any_kind: bool) -> Executable:
-    """The tenants to serve, in order: tenant_id, quota, cap, and whether a capped one is `locked` for this claim.
+    """The next turns, in order: whose (tenant_id, cap), in which revolution, and how many runs (quota).
 
-    Every row has also where the walk stopped (stop_tenant, stop_revolution, stop_credit) and whether it went all the
-    way round (`complete`); the only row may have no tenant. Parameters: those of the lanes, batch, steps, after,
-    revolution, credit, salt.
-
-    The locks, of the transaction, are for the caps: who counts a tenant's runs in flight in the next statement must be
-    the only one who claims for it. They are tried, never waited for.
+    Every row has also where the walk ended (end_tenant, end_revolution) and whether it went all the way round
+    (`complete`); where nobody has a turn the only row has no tenant. Parameters: those of the lanes, `batch` runs in
+    all, at most so many `steps`, and where to begin: `after`, `revolution`, and the `credit` of that tenant.
     """
     lanes = present_lanes(t, with_leased=False) if any_kind else given_lanes(t)
     ring = _ring(t, policy, lanes)
     seen = materialized(select(ring).where(~_beyond(ring)), "seen")
     whole = materialized(
         select(
-            func.coalesce(func.bool_or((ring.c.wraps > 0) & (ring.c.tenant_id >= AFTER)), false()).label("complete")
+            func.coalesce(func.bool_or((ring.c.wraps > NONE) & (ring.c.tenant_id >= AFTER)), false()).label("complete")
         ),
         "whole",
     )
     visits = _by_revolution(seen, whole) if policy.usage is None else _by_usage(seen)
-    given = materialized(_cut(visits), "given")
-    chosen = materialized(
+    given = _cut(visits).subquery("given")
+    end = select(seen.c.tenant_id, seen.c.revolution).order_by(seen.c.place.desc()).limit(ONE).subquery("end_")
+    return (
         select(
             given.c.tenant_id,
-            func.sum(given.c.give).label("quota"),
-            func.min(given.c.place).label("place"),
-            func.min(given.c.cap).label("cap"),
-        ).group_by(given.c.tenant_id),
-        "chosen",
+            given.c.cap,
+            given.c.revolution,
+            cast(given.c.quota, BigInteger).label("quota"),
+            end.c.tenant_id.label("end_tenant"),
+            end.c.revolution.label("end_revolution"),
+            whole.c.complete,
+        )
+        .select_from(whole.join(end, true()).outerjoin(given, true()))
+        .order_by(given.c.place)
     )
-    lock = func.pg_try_advisory_xact_lock(
-        func.hashtextextended(bindparam("salt", type_=Text) + chosen.c.tenant_id, NONE), type_=Boolean
-    )
-    locked = choose((chosen.c.cap.is_(None), true()), otherwise=lock).label("locked")
-    held = materialized(select(*chosen.c, locked), "held")
-    stop = _stop(policy, seen, whole, given)
-    return (
-        select(*stop.c, held.c.tenant_id, cast(held.c.quota, BigInteger).label("quota"), held.c.cap, held.c.locked)
-        .select_from(stop.outerjoin(held, true()))
-        .order_by(held.c.place)
-    )
+
+
+def lock_tenants(t: Tables) -> Executable:
+    """Which of the `tenants` nobody else is claiming for; others leave them alone until this transaction ends.
+
+    Who counts a tenant's runs in flight, in the next statement, must be the only one who claims for it. Tried, never
+    waited for; a lock of a name, so that no tenant needs a row.
+    """
+    given = func.unnest(array("tenants", Text())).table_valued(column("tenant_id", Text), name="g").render_derived()
+    salt = literal(f"runqueue.tenant.{t.schema}.", Text)
+    lock = func.pg_try_advisory_xact_lock(func.hashtextextended(salt + given.c.tenant_id, NONE), type_=Boolean)
+    tried = materialized(select(given.c.tenant_id, lock.label("locked")), "tried")
+    return select(tried.c.tenant_id).where(tried.c.locked)
 
 
 def given_turns(t: Tables) -> CTE:
     """The parameters `tenants`, `quotas` and `caps` as rows (tenant_id, room), of those that still have room.
 
-    What is in flight is counted in this statement, whose snapshot is younger than the locks that `turns` took.
+    What is in flight is counted in this statement, whose snapshot is younger than the locks of `lock_tenants`.
     """
     given = (
         func.unnest(array("tenants", Text()), array("quotas", BigInteger()), array("caps", BigInteger()))
@@ -172,7 +176,7 @@ def _visit(
     )
 
     def of_row(expression: ColumnElement[Any]) -> ColumnElement[Any]:
-        return _over(expression, row)
+        return over(expression, row)
 
     weight = cast(func.coalesce(of_row(policy.weight), literal_column("1.0")), Float(53))
     cap = cast(null() if policy.cap is None else of_row(policy.cap), BigInteger)
@@ -181,6 +185,7 @@ def _visit(
     rules = (
         select(weight.label("weight"), cap.label("cap"), usage.label("usage"), cost.label("cost"))
         .correlate(row)
+        .offset(NONE)  # a fence: the planner would copy the policy's subqueries to every place that uses them
         .lateral("rules")
     )
     counted = rules.c.cap if policy.usage is None else func.coalesce(rules.c.cap, SEEN_IN_FLIGHT)
@@ -323,41 +328,17 @@ def _by_usage(seen: CTE) -> CTE:
 
 
 def _cut(visits: CTE) -> Select[Any]:
-    """The turns that fill the batch, and how much of the last one is left over."""
+    """The turns that fill the batch."""
     running = select(
         *visits.c, (func.sum(visits.c.give).over(order_by=visits.c.place) - visits.c.give).label("before")
     ).subquery("running")
-    give = func.least(running.c.give, BATCH - running.c.before)
-    return select(
-        running.c.tenant_id,
-        running.c.cap,
-        running.c.revolution,
-        running.c.place,
-        give.label("give"),
-        (running.c.give - give).label("left"),
-    ).where(running.c.before < BATCH, running.c.give > NONE)
-
-
-def _stop(policy: TenantPolicy, seen: CTE, whole: CTE, given: CTE) -> CTE:
-    """Where the next walk begins: at the last turn where the batch was filled, else where this walk ended."""
-    turn = select(given.c.tenant_id, given.c.revolution, given.c.left)
-    last = turn.order_by(given.c.place.desc()).limit(ONE).subquery("last")
-    end = select(seen.c.tenant_id, seen.c.revolution).order_by(seen.c.place.desc()).limit(ONE).subquery("end_")
-    filled: ColumnElement[bool] = false()
-    if policy.usage is None:
-        filled = select(func.coalesce(func.sum(given.c.give), NONE)).scalar_subquery() >= BATCH
-    return materialized(
-        select(
-            choose((filled, last.c.tenant_id), otherwise=end.c.tenant_id).label("stop_tenant"),
-            choose((filled, last.c.revolution), otherwise=end.c.revolution).label("stop_revolution"),
-            cast(choose((filled, last.c.left), otherwise=NONE), BigInteger).label("stop_credit"),
-            whole.c.complete,
-        ).select_from(whole.join(end, true()).outerjoin(last, true())),
-        "stop",
+    quota = func.least(running.c.give, BATCH - running.c.before).label("quota")
+    return select(running.c.tenant_id, running.c.cap, running.c.revolution, running.c.place, quota).where(
+        running.c.before < BATCH, running.c.give > NONE
     )
 
 
-def _over(expression: ColumnElement[Any], row: FromClause) -> ColumnElement[Any]:
+def over(expression: ColumnElement[Any], row: FromClause) -> ColumnElement[Any]:
     """A policy's expression, over this row instead of the `candidate` that it was written over."""
 
     def replace(element: Any, **_: Any) -> Any:

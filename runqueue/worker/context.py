@@ -18,7 +18,10 @@ from runqueue.worker.outcome import Stop
 
 
 class _Context:
-    """The run, as plain attributes: `id`, `tenant_id`, `kind`, `queue`, `input`, `budget`, `attempt`, `checkpoint`."""
+    """The run, as plain attributes: `id`, `tenant_id`, `kind`, `queue`, `input`, `budget`, `attempt`, `checkpoint`.
+
+    `schema` is the install's PostgreSQL schema, for those who write to tables in it.
+    """
 
     def __init__(self, execution: Execution) -> None:
         run = execution.claimed.run
@@ -31,6 +34,7 @@ class _Context:
         self.budget: Any = run.budget
         self.attempt: int = run.attempts
         self.checkpoint: Any = execution.claimed.checkpoint
+        self.schema: str = execution.core.ctx.t.schema
 
     @property
     def cancel_requested(self) -> bool:

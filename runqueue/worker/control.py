@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from runqueue.errors import LeaseLost, RowLocked
 from runqueue.failures import Described
 from runqueue.operations.context import STOP_HINT, work_hint
-from runqueue.operations.settle import describe_error
+from runqueue.operations.redacting import describe_error, told
 from runqueue.types import ClaimedRun, Lease, Undecodable
 from runqueue.worker.context import RunContext, SyncRunContext
 from runqueue.worker.decide import jittered, pause_after, to_claim
@@ -120,7 +120,7 @@ class Control:
         try:
             self._loop_until_drained()
         except BaseException as error:
-            log.exception("the worker's control thread failed")
+            log.critical("the worker's control thread failed: %s", told(self._db.core.ctx, error))
             self.error = error
         finally:
             self.heartbeats.stop()
@@ -337,9 +337,9 @@ class Control:
             self._db.fail_described(lease, error, retry=retry, delay=delay)
         except (LeaseLost, RowLocked, SQLAlchemyError):
             raise
-        except BaseException:
+        except BaseException as wrong:
             # whatever a plugin that decides the delay raises, the run must be settled all the same
-            log.exception("the retry policy failed; the run waits for the cap")
+            log.error("the retry policy failed; the run waits for the cap: %s", told(self._db.core.ctx, wrong))
             self._db.fail_described(lease, error, retry=retry, delay=self._settings.retry_cap)
 
     def _settled(self, execution: Execution, what: str) -> None:

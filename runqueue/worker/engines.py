@@ -7,12 +7,14 @@ from functools import cached_property
 from typing import Any
 
 import psycopg
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from runqueue.aio import AsyncRunQueue
 from runqueue.core import connect_args, database_url
 from runqueue.queue import RunQueue
+
+_GENERIC_PLANS = "select set_config('plan_cache_mode', 'force_generic_plan', false) where pg_backend_pid() = %s"
 
 
 class Engines:
@@ -81,6 +83,21 @@ class Engines:
             await engine.dispose()
 
     def _pool(self) -> Engine:
+        engine = self._own_pool()
+        event.listen(engine, "connect", self._plan_once)
+        return engine
+
+    def _plan_once(self, connection: psycopg.Connection[Any], _: object) -> None:
+        """Let a session of ours plan each statement once: planning a claim takes longer than running it.
+
+        Not where a pooler may hand the session to others: there it is not the one that the driver was told of.
+        """
+        with self._core.deadlines.guard_socket(connection.fileno(), self._settings.statement_timeout):
+            connection.autocommit = True
+            connection.execute(_GENERIC_PLANS, [connection.info.backend_pid])
+            connection.autocommit = False
+
+    def _own_pool(self) -> Engine:
         if isinstance(self._queue, RunQueue) or self._given is not None:
             host = self._given or self._queue.engine
             assert isinstance(host, Engine)

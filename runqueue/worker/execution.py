@@ -156,7 +156,7 @@ class Execution:
 
     def _of_error(self, error: BaseException) -> Outcome | None:
         outcome = of_error(self.core, self.claimed.lease, error, self.stop)
-        report.failed(self.claimed, outcome, error)
+        report.failed(self.core.ctx, self.claimed, outcome, error)
         return outcome
 
     def _end(self, outcome: Outcome | None, done: Callable[[Outcome | None], None]) -> None:

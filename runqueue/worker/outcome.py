@@ -10,7 +10,7 @@ from runqueue import values
 from runqueue.core import Core
 from runqueue.errors import Discard, InvalidRun, LeaseLost, Retry, RunCancelled, Snooze
 from runqueue.failures import Described
-from runqueue.operations.settle import describe_error
+from runqueue.operations.redacting import describe_error
 from runqueue.types import Lease
 
 

@@ -7,6 +7,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from runqueue.failures import stack
+from runqueue.operations.context import Context
 from runqueue.types import ClaimedRun
 from runqueue.worker.outcome import Failed, Outcome, Stop
 
@@ -16,7 +18,7 @@ _NOT_THEIRS = (str(Path(__file__).parents[1]), *{sysconfig.get_path(x) for x in 
 _LONGEST = 500
 
 
-def failed(claimed: ClaimedRun, outcome: Outcome | None, error: BaseException) -> None:
+def failed(ctx: Context, claimed: ClaimedRun, outcome: Outcome | None, error: BaseException) -> None:
     """Log a failed attempt: the text as it is stored, redacted, and the place; at DEBUG the stack, as code only."""
     if not isinstance(outcome, Failed):
         return
@@ -30,7 +32,7 @@ def failed(claimed: ClaimedRun, outcome: Outcome | None, error: BaseException) -
         run.id, run.kind, run.attempts, run.max_attempts, code, text, place,
     )  # fmt: skip
     if log.isEnabledFor(logging.DEBUG):
-        log.debug("run %s failed here:\n%s", run.id, "".join(traceback.format_list(frames)))
+        log.debug("run %s failed here:\n%s", run.id, ctx.hooks.redact(stack(error), "log"))
 
 
 def given_up(claimed: ClaimedRun, stop: Stop, *, in_thread: bool) -> None:

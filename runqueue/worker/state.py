@@ -27,6 +27,8 @@ class WorkerStats:
     running: int = 0
     stuck_threads: int = 0
     listener_up: bool = False
+    plugin_errors: dict[str, int] = field(default_factory=dict)
+    """Exceptions of observers, by plugin: they failed nothing else."""
 
 
 def worker_name() -> str:

@@ -71,6 +71,7 @@ class Worker:
         """Counters since the start."""
         self._state.busy()
         self._state.stats.listener_up = self._listener is not None and self._listener.up
+        self._state.stats.plugin_errors = dict(self.queue.core.ctx.hooks.errors)
         return self._state.stats
 
     # ------------------------------------------------------------------------------------------ three ways to start

@@ -90,7 +90,8 @@ def pause(app: App, queue: str, kind: str | None, reason: str | None) -> None:
     """Let no worker take new runs from QUEUE. What runs already goes on."""
     app.log()
     app.queue.pause(queue, kind, reason=reason)
-    output.line(f"{_lane(queue, kind)}: paused{f' ({reason})' if reason else ''}; what runs already goes on")
+    why = f" ({app.redacted(reason)})" if reason else ""
+    output.line(f"{_lane(queue, kind)}: paused{why}; what runs already goes on")
 
 
 @command("resume", example="runqueue resume default --kind research")

@@ -16,7 +16,9 @@ import click
 
 from runqueue.cli import exits
 from runqueue.cli.app import App, pass_app
+from runqueue.cli.config import option
 from runqueue.cli.options import command
+from runqueue.errors import PluginError
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -36,7 +38,7 @@ def worker(app: App, target: str, queues: tuple[str, ...], concurrency: int) -> 
 
     APP:QUEUE names a module, importable from the working directory, and the RunQueue or AsyncRunQueue in it. That
     object has its own database, schema, claim policy and settings; the database configured here is told to the
-    application in the variable RUNQUEUE_DATABASE_URL.
+    application in the variable RUNQUEUE_DATABASE_URL. Plugins that are configured here are used if it names none.
 
     The first signal drains: no new runs are taken, and those that go on have time to finish before they are given
     back. A second signal ends the process at once.
@@ -49,7 +51,10 @@ def worker(app: App, target: str, queues: tuple[str, ...], concurrency: int) -> 
     app.log(logging.INFO)
     from runqueue.worker import Worker
 
-    Worker(queue, queues=list(queues), concurrency=concurrency).run()
+    try:
+        Worker(queue, queues=list(queues), concurrency=concurrency).run()
+    except PluginError as error:  # the install's rules, or the database, not the call
+        raise click.ClickException(str(error)) from error
 
 
 def _split(target: str) -> tuple[str, str]:
@@ -126,14 +131,37 @@ def _agree(app: App, target: str, queue: RunQueue | AsyncRunQueue) -> None:
     for key, has in (("schema", core.ctx.t.schema), ("claim", core.ctx.policy.name)):
         if app.options.get(key, has) != has:
             raise click.UsageError(f"--{key}: no effect here, {target} says {has!r} itself")
-    if "plugins" in app.options:
-        raise click.UsageError(f"--plugin: no effect here, {target} names its plugins itself")
+    _use_plugins(app, target, queue)
     option = "--embedded" if app.embedded else "--database-url" if "database_url" in app.options else None
     if option and app.database_url and _place(make_url(app.database_url)) != _place(url):
         raise click.UsageError(
             f"{option}: no effect here, {target} uses {url.render_as_string(hide_password=True)}; "
             "let it read RUNQUEUE_DATABASE_URL"
         )
+
+
+def _use_plugins(app: App, target: str, queue: RunQueue | AsyncRunQueue) -> None:
+    """Give the queue the configured plugins, unless it names some itself."""
+    import dataclasses
+
+    from runqueue.core import Core
+    from runqueue.hooks.manager import DEFAULTS
+
+    config, ctx = app.config, queue.core.ctx
+    if not (config.plugins or config.no_plugins or config.plugin_options):
+        return
+    if [x.name for x in ctx.hooks.plugins()] != [*DEFAULTS] or any(x.options for x in ctx.hooks.plugins()):
+        for key in ("plugins", "no_plugins"):
+            if key in app.options:
+                raise click.UsageError(f"{option(key)}: no effect here, {target} names its plugins itself")
+        return
+    try:
+        core = Core.build(
+            ctx.t.schema, ctx.policy, config.plugins, ctx.settings, config.plugin_options, config.no_plugins
+        )
+    except PluginError as error:
+        raise app.wrong_plugin(error) from error
+    queue.core = dataclasses.replace(queue.core, ctx=core.ctx)
 
 
 def _place(url: URL) -> tuple[Any, ...]:

@@ -1,0 +1,225 @@
+"""Statements on the tables of graph state. Pure: no connection, no clock."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Delete,
+    FromClause,
+    Insert,
+    Select,
+    String,
+    Table,
+    Text,
+    and_,
+    any_,
+    bindparam,
+    cast,
+    delete,
+    exists,
+    func,
+    literal,
+    select,
+    text,
+    tuple_,
+)
+from sqlalchemy.dialects.postgresql import JSONB, insert
+
+from runqueue_plugins.langgraph.tables import ASKED_OR_ANSWERED, GraphTables
+
+KEY = ("thread_id", "checkpoint_ns", "checkpoint_id")
+ROW = (*KEY, "parent_id", "type", "body")
+
+
+def _json(name: str) -> ColumnElement[Any]:
+    # as text in both directions, whatever serializer the application's engine has
+    return cast(bindparam(name, type_=Text), JSONB)
+
+
+@cache
+def put_checkpoint(t: GraphTables) -> Insert:
+    """Store a checkpoint; one with the same id is replaced."""
+    table = t.checkpoints
+    plain = ("tenant_id", *ROW, "run_id")
+    new = insert(table).values(
+        {name: bindparam(name) for name in plain} | {name: _json(name) for name in ("versions_json", "metadata_json")}
+    )
+    changed = ("parent_id", "run_id", "type", "body", "versions_json", "metadata_json")
+    return new.on_conflict_do_update(constraint=table.primary_key, set_={name: new.excluded[name] for name in changed})
+
+
+@cache
+def put_value(t: GraphTables) -> Insert:
+    """Store a channel's value at a version; what a version stands for never changes."""
+    return insert(t.values).on_conflict_do_nothing()
+
+
+@cache
+def put_write(t: GraphTables, *, replace: bool) -> Insert:
+    """Store a task's write. The first one of an index stays, but errors, interrupts and answers are replaced."""
+    new = insert(t.writes)
+    if not replace:
+        return new.on_conflict_do_nothing()
+    changed = ("task_path", "channel", "type", "body")
+    return new.on_conflict_do_update(
+        constraint=t.writes.primary_key, set_={name: new.excluded[name] for name in changed}
+    )
+
+
+def checkpoints(
+    t: GraphTables,
+    tenant_id: str,
+    *,
+    where: dict[str, str],
+    metadata: str | None = None,
+    before: str | None = None,
+    after: tuple[str, str, str] | None = None,
+    limit: int,
+) -> Select[Any]:
+    """A page of checkpoints, newest first in each namespace of each thread. `after` is the last key of the page before.
+
+    In the order of the primary key, backwards, so that a page of a thread costs what it returns.
+    """
+    c = t.checkpoints.c
+    key = [c[name] for name in KEY]
+    query = select(
+        *(c[name] for name in ROW),
+        cast(c.versions_json, Text).label("versions"),
+        cast(c.metadata_json, Text).label("metadata"),
+    ).where(c.tenant_id == tenant_id, *(c[name] == value for name, value in where.items()))
+    if metadata is not None:
+        query = query.where(c.metadata_json.contains(cast(literal(metadata, Text), JSONB)))
+    if before is not None:
+        query = query.where(c.checkpoint_id < before)
+    if after is not None:
+        query = query.where(tuple_(*key) < tuple_(*(literal(x, String) for x in after)))
+    return query.order_by(*(column.desc() for column in key)).limit(limit)
+
+
+def _given(*names: str) -> FromClause:
+    """A table of what is bound: one array for each column."""
+    arrays = [bindparam(name, type_=ARRAY(Text)) for name in names]
+    return func.unnest(*arrays).table_valued(*names, name="given").render_derived()
+
+
+def _same(given: FromClause, table: Table, *names: str) -> ColumnElement[bool]:
+    return and_(table.c.tenant_id == bindparam("tenant_id"), *(table.c[name] == given.c[name] for name in names))
+
+
+@cache
+def values(t: GraphTables) -> Select[Any]:
+    """The values of the channels at the versions that are bound."""
+    names = ("thread_id", "checkpoint_ns", "channel", "version")
+    given = _given(*names)
+    columns = [t.values.c[name] for name in (*names, "type", "body")]
+    return select(*columns).select_from(given.join(t.values, _same(given, t.values, *names)))
+
+
+@cache
+def writes(t: GraphTables) -> Select[Any]:
+    """The writes that belong to the checkpoints that are bound."""
+    given = _given(*KEY)
+    names = (*KEY, "task_path", "task_id", "idx", "channel", "type", "body")
+    columns = [t.writes.c[name] for name in names]
+    return select(*columns).select_from(given.join(t.writes, _same(given, t.writes, *KEY)))
+
+
+@cache
+def asked_or_answered(t: GraphTables) -> Select[Any]:
+    """The interrupts of a thread and the answers that their tasks took."""
+    c = t.writes.c
+    columns = (c.checkpoint_ns, c.checkpoint_id, c.task_id, c.channel, c.type, c.body)
+    thread = and_(c.tenant_id == bindparam("tenant_id"), c.thread_id == bindparam("thread_id"))
+    return select(*columns).where(thread, text(ASKED_OR_ANSWERED))
+
+
+# ---------------------------------------------------------------------------------------------------------- tidying
+
+
+@cache
+def threads_of_runs(t: GraphTables) -> Select[Any]:
+    """The threads that the runs have written to."""
+    c = t.checkpoints.c
+    return select(c.thread_id).distinct().where(c.tenant_id == bindparam("tenant_id"), _any(c.run_id, "run_ids"))
+
+
+@cache
+def lineage(t: GraphTables) -> Select[Any]:
+    """Which checkpoints the threads have, from whom each descends, and what it says of snapshots."""
+    c = t.checkpoints.c
+    columns = (
+        c.thread_id,
+        c.checkpoint_ns,
+        c.checkpoint_id,
+        c.parent_id,
+        cast(c.metadata_json, Text).label("metadata"),
+    )
+    return select(*columns).where(c.tenant_id == bindparam("tenant_id"), _any(c.thread_id, "threads"))
+
+
+@cache
+def delete_checkpoints(t: GraphTables) -> Delete:
+    """Delete those that are bound."""
+    given = _given(*KEY)
+    return delete(t.checkpoints).where(_same(given, t.checkpoints, *KEY))
+
+
+@cache
+def delete_of_runs(t: GraphTables) -> Delete:
+    """Delete the checkpoints that the runs have made."""
+    c = t.checkpoints.c
+    return delete(t.checkpoints).where(c.tenant_id == bindparam("tenant_id"), _any(c.run_id, "run_ids"))
+
+
+@cache
+def delete_orphans(t: GraphTables) -> tuple[Delete, Delete]:
+    """Delete the writes of the threads whose checkpoint is gone, and the values that no checkpoint has any more."""
+    kept, writes, values = t.checkpoints, t.writes, t.values
+    versions = func.jsonb_each_text(kept.c.versions_json).table_valued("key", "value", name="versions").lateral()
+    of_write = exists().where(*(kept.c[name] == writes.c[name] for name in ("tenant_id", *KEY)))
+    used = (
+        select(kept.c.tenant_id, kept.c.thread_id, kept.c.checkpoint_ns, versions.c.key, versions.c.value)
+        .select_from(kept)
+        .join(versions, literal(True))
+        .where(kept.c.tenant_id == bindparam("tenant_id"), _any(kept.c.thread_id, "threads"))
+        .subquery()
+    )
+    of_value = exists().where(
+        *(used.c[name] == values.c[name] for name in ("tenant_id", "thread_id", "checkpoint_ns")),
+        used.c.key == values.c.channel,
+        used.c.value == values.c.version,
+    )
+    return (
+        delete(writes).where(*_threads(writes), ~of_write),
+        delete(values).where(*_threads(values), ~of_value),
+    )
+
+
+@cache
+def delete_threads(t: GraphTables) -> tuple[Delete, ...]:
+    """Delete all that the threads have."""
+    return tuple(delete(table).where(*_threads(table)) for table in (t.checkpoints, t.values, t.writes))
+
+
+@cache
+def copy_thread(t: GraphTables) -> tuple[Insert, ...]:
+    """Copy all that a thread has to another; what the other has already stays."""
+    made = []
+    for table in (t.values, t.writes, t.checkpoints):
+        names = [c.name for c in table.columns]
+        columns = [bindparam("target", type_=Text) if name == "thread_id" else table.c[name] for name in names]
+        source = and_(table.c.tenant_id == bindparam("tenant_id"), table.c.thread_id == bindparam("source"))
+        made.append(insert(table).from_select(names, select(*columns).where(source)).on_conflict_do_nothing())
+    return tuple(made)
+
+
+def _threads(table: Table) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return table.c.tenant_id == bindparam("tenant_id"), _any(table.c.thread_id, "threads")
+
+
+def _any(column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    return column == any_(bindparam(name, type_=ARRAY(Text)))
