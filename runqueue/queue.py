@@ -333,7 +333,7 @@ class RunQueue:
     def set_rule(self, name: str, value: Any) -> None:
         """Set a rule of the install; None removes it, and the default counts.
 
-        What plugins read counts from the next claim on. `claim_order` and `tenant_policy` name the plugin that all who
+        What plugins read counts for claims within half a second. `claim_order` and `tenant_policy` name the plugin that all who
         claim must use: stop the workers, set the rule, and start them with that plugin. Raises InvalidRun, also for a
         rule that no plugin of this queue reads.
         """
@@ -351,8 +351,9 @@ class RunQueue:
         return self._run(rules.tenant, tenant_id)
 
     def set_tenant(self, tenant_id: str, *, weight: float | Keep | None = KEEP, cap: int | Keep | None = KEEP) -> None:
-        """Set a tenant's share, its most runs in flight, or both; from the next claim on. What is not given stays.
+        """Set a tenant's share, its most runs in flight, or both. What is not given stays as it is.
 
+        It counts for claims within half a second: so long a process uses the turns that it has looked up.
         `weight` is from 0.01 to 1000: with twice the weight it gets twice the runs. `cap` is 0 or more; runs in flight
         beyond a lower one go on. None stands for the default of the tenant policy. Raises InvalidRun.
         """

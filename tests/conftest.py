@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import Engine, NullPool, create_engine, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from support import audit
-from support.databases import at_rest, new_database
-from support.postgres import SPEED, new_home, programs
 from support.proxy import Proxy
-from support.tools import autocommit, eventually
 
-from runqueue.devdb import Server, database
 from runqueue.settings import Settings
+from runqueue.testing import audit
+from runqueue.testing.databases import at_rest, autocommit, eventually, new_database
+from runqueue.testing.server import DSN
 
 if TYPE_CHECKING:
     from runqueue import AsyncRunQueue, RunQueue
 
-DSN, HOME = "RUNQUEUE_TEST_DSN", "RUNQUEUE_TEST_HOME"
+pytest_plugins = ["runqueue.testing.fixtures"]
 POLICIES = ["reaper", "takeover"]
 
 
@@ -34,21 +30,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "audit(skip=(), off=False): invariants that are not checked after the test")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's processes would inherit deafness
     if not hasattr(config, "workerinput") and DSN not in os.environ:
-        # in the environment, so that the workers of xdist find it: they share the server that lives there
-        os.environ[HOME], config.runqueue_home = str(new_home()), True  # type: ignore[attr-defined]
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run cleans up too
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if hasattr(config, "runqueue_home"):
-        home = Path(os.environ.pop(HOME))
-        if (home / "pgdata").exists():
-            Server(programs(), home).stop("immediate")  # it runs only if a worker of xdist was killed
-        shutil.rmtree(home, ignore_errors=True)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run stops its server too
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -60,25 +45,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def server_url() -> Iterator[str]:
+def server_url(runqueue_server: str) -> str:
     """A server on which databases may be made; the last of the processes that share it stops it."""
-    if DSN in os.environ:
-        yield make_url(os.environ[DSN]).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
-    else:
-        with database(Path(os.environ[HOME]), settings=SPEED, programs=programs()) as url:
-            yield url
+    return runqueue_server
 
 
 @pytest.fixture(scope="session")
 def template(server_url: str) -> Iterator[str]:
-    """The name of a database with the schema, the indexes of both policies, and the audit."""
+    """The name of a database with the schema, the indexes of both policies and of fairness, and the audit."""
     from runqueue.policies import policy
     from runqueue.schema import migrate
     from runqueue.schema.tables import tables
+    from runqueue_plugins.fairness import Fairness
 
     with new_database(server_url) as url:
         engine = create_engine(url, poolclass=NullPool)
         indexes = [index for name in POLICIES for index in policy(name).indexes(tables("runqueue"))]
+        indexes += Fairness().runqueue_schema("runqueue").indexes
         migrate.upgrade(engine, indexes=tuple(indexes))
         with engine.begin() as connection:
             audit.install(connection)

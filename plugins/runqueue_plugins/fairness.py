@@ -2,7 +2,8 @@
 
 Weights and caps are the install's: `runqueue tenants`, and the rules `fairness.cap` and `fairness.half_life`. What a
 tenant cannot use, others get. Turns are counted in runs; or, with `charge`, in what the runs took: then who has had
-least, for its weight, is served first, and what was had is forgotten by half in `fairness.half_life` seconds.
+least, for its weight, is served first, and what was had is forgotten by half in `fairness.half_life` seconds. A lease
+that is lost is charged when a sweep ends it; where a claim takes the run over at once, it is not.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql import quoted_name
 
 from runqueue import InvalidRun, PluginSchema, Run, TenantPolicy, hookimpl
 
@@ -145,7 +147,8 @@ def _left(tenants: FromClause, rules: FromClause) -> ColumnElement[Any]:
 def _charge(schema: str, rows: list[dict[str, Any]]) -> Any:
     names = ("tenant_id", "usage", "used_at", "cost")
     tenants = table("agent_run_tenants", *(column(x) for x in names), schema=schema)
-    rules = table("agent_run_rules", column("name"), column("value_json"), schema=schema)
+    # the schema as a part of the name: in ON CONFLICT … SET SQLAlchemy leaves out schemas, those of subqueries too
+    rules = table(quoted_name(f"{schema}.agent_run_rules", quote=False), column("name"), column("value_json"))
     row = insert(tenants).values([{**x, "used_at": func.clock_timestamp()} for x in rows])
     new = row.excluded
     return row.on_conflict_do_update(

@@ -93,7 +93,7 @@ def require_agreement(connection: Connection, ctx: Context, *, state: bool = Tru
 def set_tenant(
     connection: Connection, ctx: Context, tenant_id: str, weight: float | Keep | None, cap: int | Keep | None
 ) -> None:
-    """Store a tenant's share and cap; None for the default. Counts from the next claim on. Raises InvalidRun."""
+    """Store a tenant's share and cap; None for the default. Raises InvalidRun."""
     given: dict[str, Any] = {"tenant": values.name(tenant_id, field="tenant_id")}
     if weight is not KEEP:
         given["weight"] = None if weight is None else _weight(weight)

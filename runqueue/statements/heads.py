@@ -74,7 +74,7 @@ def _merged(t: Tables, lanes: CTE, order: ClaimOrder, seat: Seat, levels: CTE) -
         select(levels.c.level, rank(seen.c.available_at).label("rank"))
         .select_from(levels.join(seen, true()))
         .where(levels.c.level.is_not(None))
-        .order_by(literal_column("rank"))
+        .order_by(literal_column("rank"), *(seen.c[x.name] for x in order.terms))
         .limit(2 * seat.limit)
         .cte("ranked", nesting=seat.nested)
     )
@@ -85,7 +85,7 @@ def _merged(t: Tables, lanes: CTE, order: ClaimOrder, seat: Seat, levels: CTE) -
     return (
         select(head.c.id, head.c.deadline, head.c.on_lost)
         .select_from(shares.join(head, true()))
-        .order_by(_rank(order, shares.c.level)(head.c.available_at))
+        .order_by(_rank(order, shares.c.level)(head.c.available_at), *(head.c[x.name] for x in order.terms))
         .limit(seat.limit)
     )
 

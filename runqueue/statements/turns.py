@@ -68,9 +68,7 @@ def turns(t: Tables, policy: TenantPolicy, *, any_kind: bool) -> Executable:
     ring = _ring(t, policy, lanes)
     seen = materialized(select(ring).where(~_beyond(ring)), "seen")
     whole = materialized(
-        select(
-            func.coalesce(func.bool_or((ring.c.wraps > NONE) & (ring.c.tenant_id >= AFTER)), false()).label("complete")
-        ),
+        select(func.coalesce(func.bool_or(_round(ring)), false()).label("complete")),
         "whole",
     )
     visits = _by_revolution(seen, whole) if policy.usage is None else _by_usage(seen)
@@ -147,7 +145,7 @@ def _ring(t: Tables, policy: TenantPolicy, lanes: CTE) -> CTE:
         more.where(
             ring.c.place < bindparam("steps", type_=BigInteger),
             ring.c.total < (BATCH if policy.usage is None else 2 * BATCH + 32),
-            or_(ring.c.wraps == NONE, ring.c.tenant_id < AFTER),
+            or_(ring.c.wraps == NONE, (ring.c.wraps == ONE) & (ring.c.tenant_id < AFTER)),
         )
     )
 
@@ -273,9 +271,14 @@ def _share(weight: ColumnElement[Any], revolution: ColumnElement[int]) -> Column
     return cast(func.floor(weight * (revolution + ONE)) - func.floor(weight * revolution), BigInteger)
 
 
+def _round(ring: CTE) -> ColumnElement[bool]:
+    """The walk has come to where it began, or past it."""
+    return or_(ring.c.wraps > ONE, (ring.c.wraps == ONE) & (ring.c.tenant_id >= AFTER))
+
+
 def _beyond(ring: CTE) -> ColumnElement[bool]:
-    """The walk's last step may go past where it began."""
-    return (ring.c.wraps > NONE) & (ring.c.tenant_id > AFTER)
+    """The walk's last step may go past where it began, or over the end a second time."""
+    return or_(ring.c.wraps > ONE, (ring.c.wraps == ONE) & (ring.c.tenant_id > AFTER))
 
 
 def _by_revolution(seen: CTE, whole: CTE) -> CTE:
@@ -284,7 +287,8 @@ def _by_revolution(seen: CTE, whole: CTE) -> CTE:
     again = choose((whole.c.complete, func.ceil(cast(BATCH, Float(53)) / total) + ONE), otherwise=literal_column("1.0"))
     loops = func.generate_series(NONE, cast(again, BigInteger) - ONE).table_valued("n", name="loops").render_derived()
     n = cast(loops.c.n, BigInteger)
-    share = choose((n == NONE, seen.c.share), otherwise=_share(seen.c.weight, seen.c.revolution + n))
+    first = seen.c.place == NONE  # the rest of a turn that was begun: the same tenant comes again at the end
+    share = choose((n == NONE, seen.c.share), (first, NONE), otherwise=_share(seen.c.weight, seen.c.revolution + n))
     taken = (
         select(
             seen.c.tenant_id,

@@ -16,9 +16,7 @@ from sqlalchemy import make_url
 
 from runqueue.devdb import Server, database
 from runqueue.testing.rig import Databases
-from runqueue.testing.server import SPEED, new_home, programs
-
-DSN, HOME = "RUNQUEUE_TEST_DSN", "RUNQUEUE_TEST_HOME"
+from runqueue.testing.server import DSN, HOME, SPEED, new_home, programs
 
 
 def pytest_configure(config: pytest.Config) -> None:

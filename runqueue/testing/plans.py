@@ -10,7 +10,7 @@ from psycopg.sql import Literal
 from sqlalchemy import Connection, CursorResult, Executable
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-DIALECT = PGDialect_psycopg(paramstyle="numeric_dollar")
+DIALECT: Any = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def explain(
 
     What it writes is undone.
     """
-    compiled = statement.compile(dialect=DIALECT, column_keys=list(parameters))
+    compiled: Any = statement.compile(dialect=DIALECT, column_keys=list(parameters))  # type: ignore[attr-defined]
     values = compiled.construct_params(dict(parameters))
     raw = connection.connection.driver_connection
     given = ", ".join(Literal(values[name]).as_string(raw) for name in compiled.positiontup)

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from runqueue.devdb import find
 
+DSN, HOME = "RUNQUEUE_TEST_DSN", "RUNQUEUE_TEST_HOME"
+"""Variables: the server to use, and the directory of the one that is started where there is none."""
+
 SPEED = {
     "max_connections": "300",
     "fsync": "off",

@@ -12,7 +12,7 @@ from runqueue.core import Core, HandlerSpec
 from runqueue.types import ClaimedRun, Lease
 from runqueue.worker import report
 from runqueue.worker.decide import stop_by
-from runqueue.worker.outcome import Outcome, Stop, of_error, of_return, of_stop
+from runqueue.worker.outcome import Outcome, Stop, of_error, of_return, of_stop, word_for
 
 
 class Execution:
@@ -130,16 +130,18 @@ class Execution:
         with self._lock:
             self._task, forced = task, self.forced
         outcome: Outcome | None
+        raised: BaseException | None = None
         try:
             if forced:
                 raise asyncio.CancelledError
+            self.core.ctx.hooks.run_started(self.claimed)
             result = await call()  # type: ignore[misc]  # the handler is a coroutine function
             outcome = of_return(self.core, result)
         except BaseException as error:
-            outcome = self._of_error(error)
+            outcome, raised = self._of_error(error), error
         with self._lock:
             self._task = None
-        self._end(outcome, done)
+        self._end(outcome, raised, done)
 
     def start_thread(self, call: Callable[[], object], done: Callable[[Outcome | None], None]) -> None:
         """Run a plain handler in a thread of its own; `done` hears its outcome, on that thread."""
@@ -148,17 +150,22 @@ class Execution:
 
     def _run_thread(self, call: Callable[[], object], done: Callable[[Outcome | None], None]) -> None:
         outcome: Outcome | None
+        raised: BaseException | None = None
         try:
+            self.core.ctx.hooks.run_started(self.claimed)
             outcome = of_return(self.core, call())
         except BaseException as error:
-            outcome = self._of_error(error)
-        self._end(outcome, done)
+            outcome, raised = self._of_error(error), error
+        self._end(outcome, raised, done)
 
     def _of_error(self, error: BaseException) -> Outcome | None:
         outcome = of_error(self.core, self.claimed.lease, error, self.stop)
         report.failed(self.core.ctx, self.claimed, outcome, error)
         return outcome
 
-    def _end(self, outcome: Outcome | None, done: Callable[[Outcome | None], None]) -> None:
+    def _end(
+        self, outcome: Outcome | None, raised: BaseException | None, done: Callable[[Outcome | None], None]
+    ) -> None:
+        self.core.ctx.hooks.run_ended(self.claimed, word_for(None if self.lost else outcome), raised)
         self.ended.set()
         done(None if self.lost else outcome)

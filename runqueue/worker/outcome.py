@@ -55,6 +55,20 @@ class Cancelled:
 Outcome = Completed | Failed | Released | Cancelled
 
 
+def word_for(outcome: Outcome | None) -> str:
+    """How observers are told of an outcome."""
+    match outcome:
+        case Completed():
+            return "done"
+        case Failed():
+            return "failed"
+        case Released():
+            return "released"
+        case Cancelled():
+            return "cancelled"
+    return "lost"
+
+
 def of_return(core: Core, result: object) -> Outcome:
     """The outcome of a handler that returned, whatever it was told before: its work is done."""
     try:

@@ -50,7 +50,7 @@ def rules(context: click.Context, as_json: bool) -> None:
 def set_rule(app: App, name: str, value: Any) -> None:
     """Set the rule NAME to VALUE: JSON, or else a text.
 
-    What a plugin reads counts from the next claim on; the plugin must be named here, for it checks the value. To change
+    What a plugin reads counts for claims within half a second; the plugin must be named here, for it checks the value. To change
     claim_order or tenant_policy, stop the workers, set the rule, and start them with the plugin.
     """
     app.log()

@@ -46,7 +46,7 @@ def tenants(context: click.Context, after: str, limit: int, as_json: bool) -> No
     """List the tenants with runs in flight, a weight, a cap or a usage.
 
     The columns: tenant_id, weight, cap, in_flight, usage, used_at. An empty weight or cap is the default: what the
-    tenant policy says. Further commands set them, and count from the next claim on.
+    tenant policy says. Further commands set them.
     """
     if context.invoked_subcommand is not None:
         return
@@ -72,7 +72,7 @@ def tenants(context: click.Context, after: str, limit: int, as_json: bool) -> No
 def set_tenant(app: App, /, tenant_id: str, as_json: bool, **given: Any) -> None:
     """Set the share of TENANT, its cap, or both. What is not given stays as it is; `none` is the default.
 
-    It counts from the next claim on. Runs in flight beyond a lower cap go on.
+    It counts for claims within half a second. Runs in flight beyond a lower cap go on.
     """
     changes = {name: None if x is NONE else x for name, x in given.items() if x is not None}
     if not changes:
