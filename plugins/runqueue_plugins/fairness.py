@@ -103,16 +103,21 @@ class Fairness:
             Column("available_at", DateTime(timezone=True)),
             Column("id", Uuid),
         ).c
-        waiting, leased = text("status = 'pending'"), text("status = 'leased'")
+        # each says in its own words which runs it has, so that the planner cannot take one for another
+        walked, waiting = (
+            text("locked_by is null and finished_at is null"),
+            text("status >= 'pending' and status <= 'pending'"),
+        )
+        flying = text("locked_by is not null")
         lane = (runs.queue, runs.kind, runs.tenant_id)
         return PluginSchema(
             indexes=(
-                Index("agent_runs_walk_idx", *lane, runs.available_at, postgresql_where=waiting),
+                Index("agent_runs_walk_idx", *lane, runs.available_at, postgresql_where=walked),
                 Index(
                     "agent_runs_tenant_idx", *lane, runs.priority.desc(), runs.available_at, runs.id,
                     postgresql_where=waiting,
                 ),
-                Index("agent_runs_flying_idx", runs.tenant_id, postgresql_where=leased),
+                Index("agent_runs_flying_idx", runs.tenant_id, postgresql_where=flying),
             )
         )  # fmt: skip
 

@@ -41,7 +41,7 @@ from sqlalchemy.sql.visitors import replacement_traverse
 from runqueue.decisions import TenantPolicy
 from runqueue.schema.tables import Tables
 from runqueue.statements.lanes import given_lanes, present_lanes
-from runqueue.statements.parts import LEASED, NONE, ONE, PENDING, STATEMENT_TIME, array, choose, materialized
+from runqueue.statements.parts import NONE, ONE, STATEMENT_TIME, array, choose, materialized
 
 BATCH = bindparam("batch", type_=BigInteger)
 AFTER = bindparam("after", type_=Text)
@@ -234,7 +234,8 @@ def _first(t: Tables, lanes: CTE, which: ColumnElement[bool], outside: FromClaus
     runs = t.runs
     entry = (
         select(runs.c.tenant_id, runs.c.available_at)
-        .where(runs.c.status == PENDING, runs.c.queue == lanes.c.queue, runs.c.kind == lanes.c.kind, which)
+        .where(runs.c.locked_by.is_(None), runs.c.finished_at.is_(None))  # pending, as the index for walks says it
+        .where(runs.c.queue == lanes.c.queue, runs.c.kind == lanes.c.kind, which)
         .order_by(runs.c.tenant_id, runs.c.available_at)
         .limit(ONE)
         .correlate(lanes, outside)
@@ -255,11 +256,14 @@ def _first(t: Tables, lanes: CTE, which: ColumnElement[bool], outside: FromClaus
 def _in_flight(
     t: Tables, tenant: ColumnElement[str], most: ColumnElement[Any], counted: ColumnElement[bool]
 ) -> LateralFromClause:
-    """How many runs of a tenant are leased, counted up to `most`."""
+    """How many runs of a tenant are leased, counted up to `most`.
+
+    Leased by `locked_by`, which heartbeats do not write, not by the status: by that the planner may read all leases.
+    """
     outside = {*tenant._from_objects, *most._from_objects}
     leased = (
         select(literal(1))
-        .where(t.runs.c.status == LEASED, t.runs.c.tenant_id == tenant, counted)
+        .where(t.runs.c.locked_by.is_not(None), t.runs.c.tenant_id == tenant, counted)
         .limit(func.greatest(most, NONE))
         .correlate(*outside)
         .subquery("leased")

@@ -61,7 +61,7 @@ class Plan:
     @property
     def returned(self) -> int:
         """The rows of the result."""
-        return round(self.root["Actual Rows"] * self.root["Actual Loops"])
+        return int(self.root["Actual Rows"] * self.root["Actual Loops"])
 
     def __str__(self) -> str:
         return "\n".join(_lines(self.root, 0))

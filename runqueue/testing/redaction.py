@@ -11,6 +11,7 @@ import pytest
 
 from runqueue.hooks.manager import WITHHELD
 from runqueue.hooks.specs import Place
+from runqueue.queue import RunQueue
 from runqueue.testing.rig import Rig
 from runqueue.testing.suite import PluginSuite
 
@@ -38,39 +39,39 @@ class RedactionSuite(PluginSuite):
     secrets: ClassVar[Sequence[tuple[str, str]]] = ()
     """Texts of errors, each with the part of it that must be stored nowhere."""
 
-    def test_no_text_is_too_odd(self, rig: Rig) -> None:
+    def test_no_text_is_too_odd(self, offline: RunQueue) -> None:
         """It raises for none, and a text stays one."""
         for place in PLACES:
             for text in TEXTS:
-                left = rig.queue.core.ctx.hooks.redact(text, place)
+                left = offline.core.ctx.hooks.redact(text, place)
                 assert isinstance(left, str), f"{place}: {text[:50]!r} became a {type(left).__name__}"
                 assert left != WITHHELD, f"{place}: it raised for {text[:50]!r}; the log says what"
 
-    def test_json_stays_json(self, rig: Rig) -> None:
+    def test_json_stays_json(self, offline: RunQueue) -> None:
         """It raises for none, an object stays an object and a list a list, and all of it can be encoded."""
         for place in PLACES:
             for value in VALUES:
-                left = rig.queue.core.ctx.hooks.redact(value, place)
+                left = offline.core.ctx.hooks.redact(copy.deepcopy(value), place)
                 assert left != WITHHELD, f"{place}: it raised for {value!r:.50}; the log says what"
                 json.dumps(left, allow_nan=False)
                 if isinstance(value, dict | list):
                     assert type(left) is type(value), f"{place}: {value!r:.50} became a {type(left).__name__}"
 
-    def test_twice_is_as_good_as_once(self, rig: Rig) -> None:
+    def test_twice_is_as_good_as_once(self, offline: RunQueue) -> None:
         """What was redacted may be redacted again, on its way to another place."""
-        redact = rig.queue.core.ctx.hooks.redact
+        redact = offline.core.ctx.hooks.redact
         for place in PLACES:
             for value in (*TEXTS, *VALUES, *(text for text, _ in self.secrets)):
                 once = redact(copy.deepcopy(value), place)
                 assert redact(copy.deepcopy(once), place) == once, f"{place}: {value!r:.50}"
 
-    def test_what_is_given_is_not_changed(self, rig: Rig) -> None:
+    def test_what_is_given_is_not_changed(self, offline: RunQueue) -> None:
         """It is the application's own value, which it goes on to use."""
         told = [{"a": text, "b": [text]} for text, _ in self.secrets]
         for place in PLACES:
             for value in (*VALUES, *told):
                 before = copy.deepcopy(value)
-                rig.queue.core.ctx.hooks.redact(value, place)
+                offline.core.ctx.hooks.redact(value, place)
                 assert value == before, f"{place}: {value!r:.50}"
 
     def test_no_secret_of_an_error_is_stored(self, rig: Rig) -> None:

@@ -85,14 +85,15 @@ class Rig:
             result = connection.execute(text(statement), values)
             return list(result) if result.returns_rows else []
 
-    def load(self, *statements: str) -> None:
-        """Run statements that write many runs, unaudited, and bring the statistics up to date."""
+    def load(self, *statements: str, analyze: bool = True) -> None:
+        """Run statements that write many runs, unaudited; without `analyze` the statistics stay as they are."""
         trigger = "alter table runqueue.agent_runs {} trigger audit"
+        options = "alter table runqueue.agent_runs set (autovacuum_enabled = off)"
         with self.engine.begin() as connection:
-            for one in (trigger.format("disable"), *statements, trigger.format("enable")):
+            for one in (options, trigger.format("disable"), *statements, trigger.format("enable")):
                 connection.exec_driver_sql(one, execution_options={"no_parameters": True})
         with autocommit(self.url) as connection:
-            connection.exec_driver_sql("vacuum analyze runqueue.agent_runs")
+            connection.exec_driver_sql(f"vacuum {'analyze' if analyze else ''} runqueue.agent_runs")
 
     def status(self, run: Run | UUID) -> str:
         """The state of a run."""

@@ -16,6 +16,7 @@ from runqueue.testing.faults import Faults
 from runqueue.testing.rig import Databases, Rig
 
 NOWHERE = "postgresql+psycopg://nowhere/none"
+"""For queues that are built to ask their plugins, and never connect."""
 
 
 class PluginSuite:
@@ -50,8 +51,7 @@ class PluginSuite:
     def rig(self, request: pytest.FixtureRequest, runqueue_databases: Databases) -> Iterator[Rig]:
         """The database, the queue, and direct looks."""
         marker = request.node.get_closest_marker("audit")
-        nowhere = create_engine(NOWHERE, poolclass=NullPool)
-        core = self.make_queue(nowhere).core
+        core = self.make_queue(_nowhere()).core
         with runqueue_databases.audited(core, **(marker.kwargs if marker else {})) as url:
             engine = create_engine(
                 url, pool_size=20, hide_parameters=False, connect_args={"application_name": "runqueue"}
@@ -62,6 +62,11 @@ class PluginSuite:
                 rig.check_observers()
             finally:
                 engine.dispose()
+
+    @pytest.fixture
+    def offline(self) -> RunQueue:
+        """A queue without a database, for what needs none."""
+        return self.make_queue(_nowhere())
 
     @pytest.fixture
     def queue(self, rig: Rig) -> RunQueue:
@@ -77,6 +82,10 @@ class PluginSuite:
     def faults(self, rig: Rig) -> Faults:
         """What can go wrong."""
         return rig.faults
+
+
+def _nowhere() -> Engine:
+    return create_engine(NOWHERE, poolclass=NullPool)
 
 
 _SETTINGS = frozenset(x.name for x in dataclasses.fields(Settings))

@@ -6,13 +6,12 @@ import json
 import os
 import signal
 import sys
-import threading
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, create_engine, event
 
 from runqueue.worker import SyncRunContext, Worker
 
@@ -26,31 +25,23 @@ def main() -> None:
     queue = suite().make_queue(create_engine(told["url"], connect_args={"application_name": "runqueue"}))
     first, second = told["states"]
 
-    @queue.handler("victim")  # type: ignore[untyped-decorator, unused-ignore]
+    @queue.handler("victim")
     def victim(run: SyncRunContext) -> None:
         if told["point"] != "handler":
             with run.transaction() as tx:
                 tx.save_checkpoint(first)
         if told["point"] == "commit":
-            event.listen(Engine, "commit", _die_in(threading.get_ident()))
             with run.transaction() as tx:
                 tx.save_checkpoint(second)
+                event.listen(tx.connection, "commit", _die)
         _die()
 
     Worker(queue, concurrency=1).run()
 
 
-def _die() -> None:
+def _die(connection: Connection | None = None) -> None:
+    del connection
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _die_in(thread: int) -> Any:
-    def on_commit(connection: Connection) -> None:
-        del connection
-        if threading.get_ident() == thread:
-            _die()
-
-    return on_commit
 
 
 def _module(name: str, file: str) -> ModuleType:

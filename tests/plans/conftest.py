@@ -74,6 +74,17 @@ WORLDS = {
 """What is done to an empty database, or to one with the crowd whose statistics are from before."""
 
 
+FAST = ("drained, fresh", "drained, stale")
+"""The worlds in which the plans of plugins are looked at in the fast suite too."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "test_plugin_plans" in item.nodeid and item.callspec.params["world"] not in FAST:  # type: ignore[attr-defined]
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="package")
 def empty(server_url: str) -> Iterator[str]:
     """The name of a migrated database in which nothing is analyzed unasked."""

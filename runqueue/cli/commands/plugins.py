@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from runqueue.decisions import PluginInfo
 
-COLUMNS = ("plugin", "use", "version", "source", "hooks", "options")
+COLUMNS = ("name", "use", "version", "source", "hooks", "options")
 
 
 @command("plugins", example="runqueue plugins --plugin fairness")
@@ -22,14 +22,13 @@ COLUMNS = ("plugin", "use", "version", "source", "hooks", "options")
 def plugins(app: App, as_json: bool) -> None:
     """List the plugins in their order, and those that are installed but not used.
 
-    The columns: plugin, use, version, source, hooks, options. `use` is default, named, or no. Of several plugins that
+    The columns: name, use, version, source, hooks, options. `use` is default, named, or no. Of several plugins that
     could answer, the one further down does. Needs no database.
     """
     app.log()
     rows = [*_used(app), *_unused(app)]
     if as_json:
-        output.document({"plugins": [row for row in rows if row["use"] != "no"],
-                         "installed": [row for row in rows if row["use"] == "no"]})  # fmt: skip
+        output.document({"plugins": rows})
         return
     output.table(COLUMNS, [_cells(row) for row in rows], cut=("source", "hooks", "options"), wide=("source",))
 
@@ -45,7 +44,7 @@ def _used(app: App) -> list[dict[str, Any]]:
 
 def _row(plugin: PluginInfo, defaults: Collection[str], options: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "plugin": plugin.name,
+        "name": plugin.name,
         "use": "default" if plugin.name in defaults else "named",
         "version": plugin.version,
         "source": plugin.source,
@@ -61,7 +60,7 @@ def _unused(app: App) -> list[dict[str, Any]]:
     found = sorted((x for x in installed() if x.name not in used), key=lambda x: x.name)
     return [
         {
-            "plugin": x.name,
+            "name": x.name,
             "use": "no",
             "version": x.dist.version if x.dist else "",
             "source": x.dist.name if x.dist else "?",
@@ -73,4 +72,4 @@ def _unused(app: App) -> list[dict[str, Any]]:
 def _cells(row: dict[str, Any]) -> list[Any]:
     hooks = ", ".join(x.removeprefix("runqueue_") for x in row.get("hooks", ()))
     options = row.get("options")
-    return [row["plugin"], row["use"], row["version"], row["source"], hooks, output.to_json(options) if options else ""]
+    return [row["name"], row["use"], row["version"], row["source"], hooks, output.to_json(options) if options else ""]

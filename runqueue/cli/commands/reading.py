@@ -113,11 +113,14 @@ def watch(app: App, run_id: UUID, after: int, timeout: float | None, as_json: bo
 def explain(app: App, run_id: UUID, as_json: bool) -> None:
     """Say why a run is where it is, or why it does not start."""
     app.log()
-    found = app.queue.explain(run_id)
+    queue = app.queue
+    found = queue.explain(run_id)
     if as_json:
         output.document(asdict(found))
     else:
         output.line(found.status, found.rule, found.detail)
+    if found.rule == "waiting" and queue.core.ctx.tenants is None and (policy := queue.rules().get("tenant_policy")):
+        output.note(f"caps were not looked at: name the plugin that decides on tenants here too: --plugin {policy}")
 
 
 @command("stats", example="runqueue stats")

@@ -50,8 +50,8 @@ def rules(context: click.Context, as_json: bool) -> None:
 def set_rule(app: App, name: str, value: Any) -> None:
     """Set the rule NAME to VALUE: JSON, or else a text.
 
-    What a plugin reads counts for claims within half a second; the plugin must be named here, for it checks the value. To change
-    claim_order or tenant_policy, stop the workers, set the rule, and start them with the plugin.
+    What a plugin reads counts for claims within half a second. The plugin must be named here, for it checks the value.
+    To change claim_order or tenant_policy, stop the workers, set the rule, and start them with the plugin.
     """
     app.log()
     app.queue.set_rule(name, value)

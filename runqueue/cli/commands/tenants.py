@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ def _number(text: str, kind: type[int] | type[float]) -> Any:
 
 @group("tenants", example="runqueue tenants set acme --weight 2 --cap 5")
 @click.option("--after", default="", metavar="NAME", help="Go on after this tenant, the last one of the page before.")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
 @json_option("each tenant as a line of JSON")
 @click.pass_context
 def tenants(context: click.Context, after: str, limit: int, as_json: bool) -> None:
@@ -60,7 +61,7 @@ def tenants(context: click.Context, after: str, limit: int, as_json: bool) -> No
         cells = ([row[x] for x in COLUMNS] for row in rows[:limit])
         output.table(COLUMNS, cells, cut=("tenant_id",), wide=("used_at",))
     if len(rows) > limit:
-        output.note(f"there are more: --after {rows[limit - 1]['tenant_id']!r}")
+        output.note(f"there are more: --after {shlex.quote(rows[limit - 1]['tenant_id'])}")
 
 
 @command("set", example="runqueue tenants set acme --weight 2 --cap 5")
