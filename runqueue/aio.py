@@ -346,9 +346,9 @@ class AsyncRunQueue:
     async def set_rule(self, name: str, value: Any) -> None:
         """Set a rule of the install; None removes it, and the default counts.
 
-        What plugins read counts for claims within half a second. `claim_order` and `tenant_policy` name the plugin that all who
-        claim must use: stop the workers, set the rule, and start them with that plugin. Raises InvalidRun, also for a
-        rule that no plugin of this queue reads.
+        What plugins read counts for claims within half a second. `claim_order` and `tenant_policy` name the plugin that
+        all who claim must use: stop the workers, set the rule, and start them with that plugin. Raises InvalidRun, also
+        for a rule that no plugin of this queue reads.
         """
         await self._run(rules.set_rule, name, value)
 

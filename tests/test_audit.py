@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
-from support import audit
+
+from runqueue.testing import audit
 
 pytestmark = pytest.mark.audit(off=True)
 
@@ -78,7 +79,9 @@ def test_a_lawful_archive_and_a_return_from_it(run):
     run.set(CLAIM, f"status='dead', {END}")
     run("create table runqueue.h partition of runqueue.agent_runs_history default")
     columns = "id, tenant_id, kind, status, attempts, fencing_token, settled_token, finished_at"
-    rest = "queue, priority, max_attempts, available_at, on_lost, event_seq, checkpoint_seq, created_at, updated_at"
+    rest = (
+        "queue, priority, max_attempts, available_at, on_lost, event_seq, checkpoint_seq, created_at, updated_at, spent"
+    )
     move = f"with gone as (delete from {{}} where id = :id returning *) insert into {{}} ({columns}, {rest}) "
     run(move.format(RUNS, "runqueue.agent_runs_history") + f"select {columns}, {rest} from gone")
     audit.check(run.connection)

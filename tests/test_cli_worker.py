@@ -188,7 +188,7 @@ def test_an_application_that_tells_its_password_is_not_quoted(call, more):
     assert "im-nis" not in result.err
 
 
-@pytest.mark.parametrize("options", [["--schema", "mine"], ["--claim", "reaper"], ["--plugin", "priority"], []])
+@pytest.mark.parametrize("options", [["--schema", "mine"], ["--claim", "reaper"], []])
 def test_an_option_that_the_queue_object_would_ignore_is_refused(call, url, options):
     options = options or ["--database-url", url]
     result = call("worker", "shop.agents:elsewhere", *options)

@@ -272,13 +272,14 @@ def _parse(shown: str, cli: click.Group, words: list[str]) -> None:
     """Parse a command line as click would, the types of all values included, and run nothing."""
     from runqueue.cli.app import App
 
-    context = click.Context(cli, info_name="runqueue", obj=App())
+    context = click.Context(cli, info_name="runqueue", obj=App(), **cli.context_settings)
     try:
-        _, rest, _ = cli.make_parser(context).parse_args(list(words))
-        if rest:
-            command = cli.get_command(context, rest[0])
+        group, rest = cli, cli.make_parser(context).parse_args(list(words))[1]
+        while rest:
+            command = group.get_command(context, rest[0])
             assert command is not None, f"{shown}: no such command"
-            command.make_context(rest[0], rest[1:], parent=context).close()
+            context = command.make_context(rest[0], rest[1:], parent=context)
+            group, rest = command, [*context._protected_args, *context.args]
     except click.exceptions.Exit:
         pass  # --help and --version
     except click.UsageError as error:

@@ -61,7 +61,7 @@ def test_the_ends_are_those_of_the_schema():
 
 
 def test_the_audit_of_the_tests_allows_what_the_table_allows():
-    from support.audit import ALLOWED
+    from runqueue.testing.audit import ALLOWED
 
     moves = {(x.source.value, x.target.value) for x in TRANSITIONS if x.source is not None}
     assert moves | {("pending", "pending")} == ALLOWED

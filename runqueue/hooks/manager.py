@@ -72,8 +72,9 @@ class Hooks:
         except pluggy.PluginValidationError as error:
             hooks = [x for x in vars(specs) if x.startswith("runqueue_")]
             raise PluginError(f"a hook that does not exist: {error}{near(_misspelt(error), hooks)}") from error
+        chosen = {x if isinstance(x, str) else name_of(x) for x in plugins}
         for hook in ALONE:
-            named = [x.plugin_name for x in self._implementations(hook) if x.plugin_name not in DEFAULTS]
+            named = [x.plugin_name for x in self._implementations(hook) if x.plugin_name in chosen]
             if len(named) > 1:
                 raise PluginError(f"only one plugin may implement {hook}, not both of {', '.join(named)}")
         self.rules = self._rules()
@@ -133,7 +134,7 @@ class Hooks:
         if not order.terms or any(getattr(x, "table", None) is not runs for x in columns):
             raise PluginError("runqueue_claim_order must order by columns of the table that it is given")
         if order.step is not None and (order.level is None or order.terms[0] is not runs.c.available_at):
-            raise PluginError("a ClaimOrder with a step needs a level, and available_at as its first term")
+            raise PluginError("runqueue_claim_order: a step needs a level, and available_at as the first term")
         return order
 
     def order_name(self) -> str:

@@ -81,7 +81,7 @@ def runqueue_redact(value: Any, place: Place) -> Any:
     """Return what may be stored or shown of a value: a text of an error, reason or log, or a decoded JSON value.
 
     When: before it is stored or logged. A plugin is asked about errors, events, reasons and log lines; one with an
-    attribute `redacts`, a set of places, about those in it, so that nobody's input or checkpoint is changed by accident.
+    attribute `redacts`, a set of places, about those in it, so that no input or checkpoint is changed by accident.
     Tenants, kinds, queues and keys are identifiers that nobody is asked about. Transaction: none that it may use.
     Thread: the caller's. Merge: all, in the order of the configuration, the defaults first, each given what the one
     before left; None leaves the value as it is. Exception: a fixed text is stored in place of the value.
@@ -94,7 +94,7 @@ def runqueue_runs_enqueued(connection: Connection, runs: Sequence[Run], schema: 
 
     When: after they were stored, before the commit. Transaction: the one that stores them, often the application's, in
     a savepoint. Thread: the caller's; the event loop's under AsyncRunQueue. Merge: all are called. Exception: logged
-    and counted; the savepoint is undone, and all goes on.
+    and counted; the savepoint is undone, and all goes on. It must not commit or roll back.
     """
 
 
@@ -104,7 +104,7 @@ def runqueue_runs_claimed(connection: Connection, runs: Sequence[ClaimedRun], sc
 
     When: after they were marked, before the commit. Transaction: the claim's, in a savepoint. Thread: the caller's; a
     worker's control thread. Merge: all are called. Exception: logged and counted; the savepoint is undone, and all goes
-    on.
+    on. It must not commit or roll back.
     """
 
 
@@ -114,7 +114,8 @@ def runqueue_runs_finished(connection: Connection, runs: Sequence[Run], schema: 
 
     When: after complete, fail, release, a settled cancel, a cancel of a pending run, and expiry; before the commit.
     Transaction: the one of that operation, in a savepoint. Thread: the caller's; a worker's control thread. Merge: all
-    are called. Exception: logged and counted; the savepoint is undone, and all goes on.
+    are called. Exception: logged and counted; the savepoint is undone, and all goes on. It must not commit or roll
+    back.
     """
 
 

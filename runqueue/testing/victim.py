@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, create_engine, event
 
+from runqueue.queue import RunQueue
 from runqueue.worker import SyncRunContext, Worker
 
 
@@ -22,7 +23,7 @@ def main() -> None:
     suite: Any = _module(told["module"], told["file"])
     for name in told["name"].split("."):
         suite = getattr(suite, name)
-    queue = suite().make_queue(create_engine(told["url"], connect_args={"application_name": "runqueue"}))
+    queue: RunQueue = suite().make_queue(create_engine(told["url"], connect_args={"application_name": "runqueue"}))
     first, second = told["states"]
 
     @queue.handler("victim")

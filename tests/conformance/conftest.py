@@ -14,11 +14,11 @@ import pytest
 from conformance.driver import Facts, Fleet
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from support import audit
 from support.databases import at_rest, empty, new_database
 from support.tools import autocommit
 
 from runqueue import Settings
+from runqueue.testing import audit
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,7 @@ def test_no_verb_moves_a_run_that_has_ended(q, facts):
 
 
 def test_the_table_of_moves_allows_what_the_audit_allows():
-    from support.audit import ALLOWED
+    from runqueue.testing.audit import ALLOWED
 
     moves = {(t.source and t.source.value, t.target.value) for t in TRANSITIONS} - {(None, "pending")}
     assert moves == ALLOWED - {("pending", "pending")}

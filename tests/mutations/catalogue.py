@@ -27,6 +27,7 @@ STATES = ("tests/conformance/test_states.py", "tests/conformance/test_expiry.py"
 CLOCKS = ("tests/races/test_clocks.py", "tests/races/test_expiry_races.py")
 LOCKS = ("tests/races/test_expiry_races.py", "tests/races/test_sweep.py", "tests/races")
 CLAIMS = ("tests/conformance/test_claim.py", "tests/conformance/test_states.py")
+CANARY = ("tests/test_canary.py",)
 HELD = "*held(t, given)"
 TOKEN = '            runs.c.fencing_token == bindparam("token", type_=BigInteger),\n'
 LEASED = "            runs.c.locked_until.is_not(None),\n"
@@ -163,5 +164,33 @@ MUTATIONS = (
         "            except Exception as error:\n                failures += 1\n",
         "            except Exception:\n                return\n                failures += 1\n",
         ("tests/worker/test_unreachable_database.py", "tests/worker"),
+    ),
+    Mutation(
+        "a release that stores its reason as it is",
+        "runqueue/operations/settle.py",
+        '{"reason": redacted_reason(ctx, reason), "delay": delay}',
+        '{"reason": reason, "delay": delay}',
+        CANARY,
+    ),
+    Mutation(
+        "events that are stored as they are",
+        "runqueue/operations/redacting.py",
+        "    if not ctx.hooks.redacts(place):\n",
+        '    if place == "event" or not ctx.hooks.redacts(place):\n',
+        CANARY,
+    ),
+    Mutation(
+        "an observer's fault that is logged as it is",
+        "runqueue/hooks/manager.py",
+        'self.redact(": ".join(describe(error)), "log")',
+        '": ".join(describe(error))',
+        CANARY,
+    ),
+    Mutation(
+        "a command that prints an error as it is",
+        "runqueue/cli/main.py",
+        'app.redacted(f"runqueue: {message}{app.hint}")',
+        'f"runqueue: {message}{app.hint}"',
+        CANARY,
     ),
 )

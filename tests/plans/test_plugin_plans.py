@@ -1,4 +1,4 @@
-"""What the bundled order and tenant policy cost: bounds follow the batch, not tenants, backlog, or what is due later."""
+"""What the bundled order and tenant policy cost: the batch, not the tenants, the backlog, or what is due later."""
 
 from __future__ import annotations
 

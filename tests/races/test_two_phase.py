@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
-from support import audit
 from support.postgres import own_server
 from support.tools import autocommit
 
 from runqueue import RunNotFound, RunQueue, Settings
 from runqueue.schema import migrate
+from runqueue.testing import audit
 
 
 @pytest.fixture(scope="module")

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, text
+from sqlalchemy import Engine, text
 
-T = TypeVar("T")
+from runqueue.testing.databases import autocommit, eventually, with_database
 
-
-def with_database(url: str, name: str) -> str:
-    """The URL of another database of the same server."""
-    return make_url(url).set(database=name).render_as_string(hide_password=False)
-
-
-@contextmanager
-def autocommit(url: str) -> Iterator[Connection]:
-    """A connection in autocommit mode, closed afterwards, and known to the server as the test's."""
-    engine = create_engine(
-        url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args={"application_name": "test"}
-    )
-    with engine.connect() as connection:
-        yield connection
+__all__ = ["age", "autocommit", "eventually", "make_due", "terminate_backends", "with_database"]
 
 
 def age(engine: Engine, run_id: UUID, seconds: float = 1) -> None:
@@ -57,13 +40,3 @@ def terminate_backends(url: str, application_name: str = "runqueue%") -> int:
     )
     with autocommit(url) as connection:
         return int(connection.execute(statement, {"name": application_name}).scalar_one())
-
-
-def eventually(condition: Callable[[], T], timeout: float = 10, *, what: str = "the condition") -> T:
-    """Ask until the answer is true, and give it; AssertionError after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while True:
-        if answer := condition():
-            return answer
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout:g} s"
-        time.sleep(0.02)

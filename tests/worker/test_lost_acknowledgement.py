@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
-from support import audit
 from support.effects import Effects
 from support.fleet import Fleet
 from support.here import running
@@ -21,6 +20,7 @@ from support.tools import autocommit, eventually
 
 from runqueue import RunQueue, Settings, Worker
 from runqueue.schema import migrate
+from runqueue.testing import audit
 from runqueue.worker import SyncRunContext
 
 COMPLETES = b"'done'"

@@ -30,7 +30,7 @@ class RecordedFailure(Exception):
 class RetryPolicy:
     """Any of tenacity's `wait_…`, `stop_…` and `retry_if_…` objects, their combinations, or functions of a call state.
 
-    `wait`: the seconds until the next attempt; None for exponential backoff, `math.inf` for no further attempt.
+    `wait`: the seconds until the next attempt, `math.inf` for none; exponential backoff where it is, or answers, None.
     `stop`: whether the run gets no further attempt. `retry`: whether the failure is one that another attempt may mend.
     The run's `max_attempts` holds besides. The objects are shared by all runs and threads.
 
@@ -39,7 +39,7 @@ class RetryPolicy:
     was enqueued, and `idle_for` the same, as the most that the run can have waited. Raises InvalidRun.
     """
 
-    wait: Callable[[RetryCallState], float] | None = None
+    wait: Callable[[RetryCallState], float | None] | None = None
     stop: Callable[[RetryCallState], bool] | None = None
     retry: Callable[[RetryCallState], bool] | None = None
 
@@ -98,7 +98,7 @@ def told(rule: Any) -> str:
     return str(name)
 
 
-def _waited(wait: Callable[[RetryCallState], float], state: RetryCallState, cap: float) -> float:
+def _waited(wait: Callable[[RetryCallState], float | None], state: RetryCallState, cap: float) -> float | None:
     """What a wait answers. Growth without end is cut to the cap; all that is no duration is the manager's to refuse."""
     try:
         seconds = wait(state)

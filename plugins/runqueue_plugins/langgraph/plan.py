@@ -8,7 +8,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.pregel import Pregel
 from langgraph.types import Command
-from pydantic_core import to_jsonable_python
+from pydantic_core import from_json, to_json
 
 from runqueue import Discard, InvalidRun
 from runqueue_plugins.langgraph.asaver import AsyncGraphSaver
@@ -93,4 +93,4 @@ class Output:
 
 def jsonable(value: Any) -> Any:
     """A graph's output as JSON: messages, pydantic models and dataclasses as dicts, texts for what has no such form."""
-    return to_jsonable_python(value, fallback=str, bytes_mode="base64", inf_nan_mode="strings")
+    return from_json(to_json(value, fallback=str, bytes_mode="base64", inf_nan_mode="strings"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, create_engine
@@ -12,6 +12,7 @@ from support.databases import new_database
 from support.effects import Effects
 
 from runqueue import AsyncRunQueue, RunQueue, Settings
+from runqueue.schema import migrate
 from runqueue_plugins.langgraph.tables import GraphTables, graph_tables
 
 
@@ -20,7 +21,7 @@ def template(server_url: str, template: str) -> Iterator[str]:
     """The template of all tests, with the tables of graph state."""
     with new_database(server_url, template) as url:
         engine = create_engine(url)
-        graph_tables("runqueue").metadata.create_all(engine)
+        migrate.upgrade(engine, migrations=["runqueue_migrations:langgraph"])
         engine.dispose()
         yield str(engine.url.database)
 
@@ -29,6 +30,12 @@ def template(server_url: str, template: str) -> Iterator[str]:
 def t() -> GraphTables:
     """The tables."""
     return graph_tables("runqueue")
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Calm ones: no lease may be lost here because the machine is busy, only because a test takes it."""
+    return dataclasses.replace(settings, lease=30, heartbeat=3)
 
 
 @pytest.fixture
@@ -49,9 +56,3 @@ def fx(url: str) -> Effects:
     effects = Effects(url)
     effects.create()
     return effects
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where worker processes leave their logs."""
-    return tmp_path
