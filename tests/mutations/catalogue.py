@@ -26,6 +26,8 @@ FENCE = ("tests/conformance/test_fence.py", "tests/conformance/test_repeats.py",
 STATES = ("tests/conformance/test_states.py", "tests/conformance/test_expiry.py", "tests/races/test_cancel_races.py")
 CLOCKS = ("tests/races/test_clocks.py", "tests/races/test_expiry_races.py")
 LOCKS = ("tests/races/test_expiry_races.py", "tests/races/test_sweep.py", "tests/races")
+CAPS = ("tests/fairness/test_caps.py",)
+SHARES = ("tests/fairness/test_shares.py",)
 CLAIMS = ("tests/conformance/test_claim.py", "tests/conformance/test_states.py")
 CANARY = ("tests/test_canary.py",)
 HELD = "*held(t, given)"
@@ -89,7 +91,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a claim that waits for locked runs",
-        "runqueue/statements/claim.py",
+        "runqueue/statements/heads.py",
         "key_share=True, skip_locked=True",
         "key_share=True",
         LOCKS,
@@ -192,5 +194,61 @@ MUTATIONS = (
         'app.redacted(f"runqueue: {message}{app.hint}")',
         'f"runqueue: {message}{app.hint}"',
         CANARY,
+    ),
+    Mutation(
+        "a cap counted without the lock",
+        "runqueue/operations/turns.py",
+        "if caps[name] is None or name in mine",
+        "if mine is not None",
+        CAPS,
+    ),
+    Mutation(
+        "a cap locked and counted in one statement",
+        "runqueue/operations/turns.py",
+        'mine = set(connection.execute(_lock(ctx), {"tenants": capped}).scalars())',
+        "mine = set(capped)",
+        CAPS,
+    ),
+    Mutation(
+        "a cap that counts nothing",
+        "runqueue/statements/turns.py",
+        "func.least(given.c.quota, given.c.cap - flying.c.count)",
+        "func.least(given.c.quota, given.c.cap)",
+        CAPS,
+    ),
+    Mutation(
+        "a walk that begins where it began before",
+        "runqueue/operations/walk.py",
+        "self.after, self.revolution, self.credit = turn.tenant_id, turn.revolution, turn.quota - part.quota\n",
+        "self.credit = turn.quota - part.quota\n",
+        SHARES,
+    ),
+    Mutation(
+        "a turn that is counted twice",
+        "runqueue/statements/turns.py",
+        "(first, NONE), otherwise",
+        "otherwise",
+        SHARES,
+    ),
+    Mutation(
+        "a lease that is charged again",
+        "runqueue/statements/control.py",
+        "leased_at=choose((waiting, null()), otherwise=runs.c.leased_at)",
+        "leased_at=runs.c.leased_at",
+        ("tests/fairness/test_charges.py",),
+    ),
+    Mutation(
+        "an observer without a savepoint",
+        "runqueue/hooks/manager.py",
+        "    if is_autocommit(connection):\n",
+        "    if True:\n",
+        ("tests/test_hooks.py",),
+    ),
+    Mutation(
+        "an aged claim that takes the oldest of each priority",
+        "runqueue/statements/heads.py",
+        "return lambda available_at: in_epoch(available_at) - level * step",
+        "return lambda available_at: in_epoch(available_at) - 0 * level * step",
+        ("tests/test_aging.py",),
     ),
 )
