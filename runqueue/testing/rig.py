@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine, Executable, NullPool, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, Executable, NullPool, Select, create_engine, event, make_url, text
 from sqlalchemy.schema import CreateIndex
 
 from runqueue.core import Core
@@ -143,7 +143,7 @@ class Rig:
 
         def note(connection: Connection, clause: Any, multi: Any, params: Any, execution: Any) -> None:
             del connection, multi, execution
-            if isinstance(clause, Executable):
+            if isinstance(clause, Select):
                 seen.append((clause, params))
 
         event.listen(self.engine, "before_execute", note)

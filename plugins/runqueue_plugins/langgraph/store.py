@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from sqlalchemy import Connection, Row
 
 from runqueue import InvalidRun
-from runqueue_plugins.langgraph import codec, statements
+from runqueue_plugins.langgraph import codec, statements, tidying
 from runqueue_plugins.langgraph.codec import Record
 from runqueue_plugins.langgraph.statements import KEY
 from runqueue_plugins.langgraph.tables import GraphTables
@@ -74,21 +74,21 @@ def answers(
 
 def delete_threads(connection: Connection, t: GraphTables, tenant_id: str, thread_ids: Sequence[str]) -> None:
     """Delete all that the threads have."""
-    for statement in statements.delete_threads(t):
+    for statement in tidying.delete_threads(t):
         connection.execute(statement, {"tenant_id": tenant_id, "threads": list(thread_ids)})
 
 
 def delete_for_runs(connection: Connection, t: GraphTables, tenant_id: str, run_ids: Sequence[str]) -> None:
     """Delete the checkpoints that the runs have made, and what belongs to them alone."""
     runs = {"tenant_id": tenant_id, "run_ids": list(run_ids)}
-    threads = list(connection.execute(statements.threads_of_runs(t), runs).scalars())
-    connection.execute(statements.delete_of_runs(t), runs)
+    threads = list(connection.execute(tidying.threads_of_runs(t), runs).scalars())
+    connection.execute(tidying.delete_of_runs(t), runs)
     _delete_orphans(connection, t, tenant_id, threads)
 
 
 def copy_thread(connection: Connection, t: GraphTables, tenant_id: str, source: str, target: str) -> None:
     """Copy a thread, all its checkpoints and writes."""
-    for statement in statements.copy_thread(t):
+    for statement in tidying.copy_thread(t):
         connection.execute(statement, {"tenant_id": tenant_id, "source": source, "target": target})
 
 
@@ -106,10 +106,10 @@ def prune(
     if strategy != "keep_latest":
         raise InvalidRun("strategy", f"must be 'keep_latest' or 'delete', not {strategy!r}")
     threads = {"tenant_id": tenant_id, "threads": list(thread_ids)}
-    rows = {_key(row): row for row in connection.execute(statements.lineage(t), threads)}
+    rows = {_key(row): row for row in connection.execute(tidying.lineage(t), threads)}
     gone = rows.keys() - _needed(rows)
     if gone:
-        connection.execute(statements.delete_checkpoints(t), _columns(KEY, gone) | {"tenant_id": tenant_id})
+        connection.execute(tidying.delete_checkpoints(t), _columns(KEY, gone) | {"tenant_id": tenant_id})
         _delete_orphans(connection, t, tenant_id, thread_ids)
 
 
@@ -131,7 +131,7 @@ def _needed(rows: Mapping[Key, Row[Any]]) -> set[Key]:
 
 
 def _delete_orphans(connection: Connection, t: GraphTables, tenant_id: str, thread_ids: Sequence[str]) -> None:
-    for statement in statements.delete_orphans(t):
+    for statement in tidying.delete_orphans(t):
         connection.execute(statement, {"tenant_id": tenant_id, "threads": list(thread_ids)})
 
 
