@@ -36,7 +36,22 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run stops its server too
 
 
+def _is_left_to_the_whole_suite(item: pytest.Item) -> bool:
+    """What the fast suite has in another form: half of the pairs of policy and face, the plugins under one policy."""
+    folder, given = item.path.parent.name, getattr(getattr(item, "callspec", None), "params", {})
+    policy, face = given.get("policy"), given.get("face")
+    if folder == "conformance":
+        return (policy, face) in {("takeover", "sync"), ("reaper", "async")}
+    if folder == "fairness" or item.path.name in {"test_aging.py", "test_hooks.py"}:
+        return policy == "takeover"
+    return folder in {"graphs", "testing"}
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if _is_left_to_the_whole_suite(item):
+            item.add_marker(pytest.mark.slow)
     if config.getoption("--slow") or os.environ.get("RUNQUEUE_SLOW") == "1":
         return
     slow = [item for item in items if item.get_closest_marker("slow")]

@@ -61,8 +61,8 @@ def turns(t: Tables, policy: TenantPolicy, *, any_kind: bool) -> Executable:
     """The next turns, in order: whose (tenant_id, cap), in which revolution, and how many runs (quota).
 
     Every row has also where the walk ended (end_tenant, end_revolution) and whether it went all the way round
-    (`complete`); where nobody has a turn the only row has no tenant. Parameters: those of the lanes, `batch` runs in
-    all, at most so many `steps`, and where to begin: `after`, `revolution`, and the `credit` of that tenant.
+    (`complete`); where nobody has a turn the only row has no tenant. Parameters: those of the lanes, `batch` runs that
+    the turns are for, at most so many `steps`, and where to begin: `after`, `revolution`, the `credit` of that tenant.
     """
     lanes = present_lanes(t, with_leased=False) if any_kind else given_lanes(t)
     ring = _ring(t, policy, lanes)
@@ -336,11 +336,11 @@ def _by_usage(seen: CTE) -> CTE:
 
 
 def _cut(visits: CTE) -> Select[Any]:
-    """The turns that fill the batch."""
+    """The turns that fill the batch; the last one whole, for what is cut off a turn would never be given."""
     running = select(
         *visits.c, (func.sum(visits.c.give).over(order_by=visits.c.place) - visits.c.give).label("before")
     ).subquery("running")
-    quota = func.least(running.c.give, BATCH - running.c.before).label("quota")
+    quota = running.c.give.label("quota")
     return select(running.c.tenant_id, running.c.cap, running.c.revolution, running.c.place, quota).where(
         running.c.before < BATCH, running.c.give > NONE
     )

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, text
@@ -62,8 +62,7 @@ def new_database(server_url: str, template: str = "template0") -> Iterator[str]:
 
 def install(engine: Engine, core: Core) -> None:
     """What `runqueue migrate` makes for the claim policy and the plugins of this queue, and the audit."""
-    more: dict[str, Any] = {"migrations": found} if (found := core.migrations()) else {}
-    migrate.upgrade(engine, schema=core.ctx.t.schema, indexes=core.indexes(), **more)
+    migrate.upgrade(engine, schema=core.ctx.t.schema, indexes=core.indexes(), migrations=core.migrations())
     with engine.begin() as connection:
         audit.install(connection)
 

@@ -129,12 +129,12 @@ def test_the_fence_is_a_probe(plan, held, statement):
 def test_settle_is_a_probe(plan, held, target):
     parameters = {"run_id": held[0], "token": 1, "given_back": 0, "error_code": "E", "error_message": "text"}
     parameters |= {"type": "run.failed", "data": "{}"} | ({} if target.terminal else {"delay": 0.0})
-    plan(finish.settle(T, target), parameters, indexes={PKEY}, rows=1, buffers=40, returned=1)
+    plan(finish.settle(T, target), parameters, indexes={PKEY}, rows=1, buffers=120, returned=1)
 
 
 def test_a_fenced_write_is_a_probe(plan, held):
     parameters = {"run_id": held[0], "token": 1, "event_count": 2, "types": ["a", "b"], "data": ["{}", "{}"]}
-    parameters |= {"saves": 1, "checkpoint": "{}", "kept": 3}
+    parameters |= {"saves": 1, "checkpoint": "{}", "kept": 3, "spent": 1.5}
     plan(journal.fence_and_write(T), parameters, indexes={PKEY}, rows=1, buffers=60, returned=1)
 
 
