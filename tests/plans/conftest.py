@@ -74,14 +74,18 @@ WORLDS = {
 """What is done to an empty database, or to one with the crowd whose statistics are from before."""
 
 
-FAST = ("drained, fresh", "drained, stale")
-"""The worlds in which the plans of plugins are looked at in the fast suite too."""
+FAST = {
+    "test_plans": ("drained, fresh", "drained, missing", "crowded, stale"),
+    "test_plugin_plans": ("drained, stale",),
+}
+"""The worlds in which plans are looked at in the fast suite too."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "test_plugin_plans" in item.nodeid and item.callspec.params["world"] not in FAST:  # type: ignore[attr-defined]
+        worlds = FAST.get(item.path.stem)
+        if worlds is not None and item.callspec.params["world"] not in worlds:  # type: ignore[attr-defined]
             item.add_marker(pytest.mark.slow)
 
 
