@@ -8,7 +8,17 @@ from runqueue.policies import Reaper, Takeover
 from runqueue.statements.claim import expired_arm, pending_arm
 from runqueue.statements.expiry import ending, expired_event, expired_status, lost_and_due, outcome_values
 from runqueue.statements.journal import record
-from runqueue.statements.parts import CLOCK, LEASED, ONE, PENDING, STATEMENT_TIME, choose, ids_of, materialized
+from runqueue.statements.parts import (
+    CLOCK,
+    LEASED,
+    ONE,
+    PENDING,
+    STATEMENT_TIME,
+    choose,
+    ids_of,
+    lost_delay,
+    materialized,
+)
 from runqueue.testing import ClaimPolicySuite
 
 NOT_DUE = "test_a_run_that_is_not_due_is_not_claimed"
@@ -67,7 +77,7 @@ class IgnoresDue(Plain):
 
 class TestIgnoresDue(ClaimPolicySuite):
     claim = IgnoresDue()
-    fails = (NOT_DUE,)
+    fails = (NOT_DUE, BACKOFF)
 
 
 class IgnoresLanes(Plain):
@@ -76,7 +86,7 @@ class IgnoresLanes(Plain):
 
 class TestIgnoresLanes(ClaimPolicySuite):
     claim = IgnoresLanes()
-    fails = (LANES, PAUSED)
+    fails = (LANES, PAUSED, ONCE)
 
 
 class IgnoresLimit(Plain):
@@ -85,7 +95,7 @@ class IgnoresLimit(Plain):
 
 class TestIgnoresLimit(ClaimPolicySuite):
     claim = IgnoresLimit()
-    fails = (LIMIT,)
+    fails = (LIMIT, LOCKED)
 
 
 class LimitsEachLane(Plain):
@@ -128,7 +138,7 @@ class TestWaits(ClaimPolicySuite):
     fails = (LOCKED,)
 
 
-def sweep(t, *, limit=True, after=True, expired=True, token=0, cancels=True, never=False):
+def sweep(t, *, limit=True, after=True, expired=True, token=0, cancels=True, never=False, backoff=True):
     """The sweep of the reaper, with a part missing."""
     runs = t.runs
     found = select(runs.c.id).where(runs.c.status == LEASED).order_by(runs.c.id).with_for_update(skip_locked=True)
@@ -144,12 +154,13 @@ def sweep(t, *, limit=True, after=True, expired=True, token=0, cancels=True, nev
     values = outcome_values(t, expired_status(runs, PENDING))
     if not cancels:
         values["status"] = choose((ending(runs), literal("dead")), otherwise=PENDING)
+    due = runs.c.updated_at + lost_delay(runs.c.attempts) if backoff else runs.c.updated_at
     moved = (
         update(runs)
         .where(runs.c.id == ids_of(lost))
         .values(
             **values,
-            available_at=choose((ending(runs), runs.c.available_at), otherwise=func.greatest(CLOCK, runs.c.updated_at)),
+            available_at=choose((ending(runs), runs.c.available_at), otherwise=func.greatest(CLOCK, due)),
             event_seq=runs.c.event_seq + ONE,
             fencing_token=runs.c.fencing_token - token,
         )
@@ -169,6 +180,11 @@ class Sweeps(Reaper):
         return sweep(t, **self._lacking)
 
 
+class TestSweeps(ClaimPolicySuite):
+    claim = Sweeps()
+    fails = ()
+
+
 class TestNeverSweeps(ClaimPolicySuite):
     claim = Sweeps(never=True)
     fails = (LANES, PAUSED, LOCKED, BACK, USED_UP, ONCE, CANCELLED, STALE, KILLED, SWEEP_LIMIT, SWEEP_AFTER)
@@ -176,7 +192,7 @@ class TestNeverSweeps(ClaimPolicySuite):
 
 class TestSweepsTooEarly(ClaimPolicySuite):
     claim = Sweeps(expired=False)
-    fails = (RUNNING,)
+    fails = (LANES, PAUSED, LOCKED, RUNNING, BACK, BACKOFF, STALE, KILLED)
 
 
 class TestSweepsAll(ClaimPolicySuite):
@@ -190,18 +206,18 @@ class TestSweepsFromTheStart(ClaimPolicySuite):
 
 
 class TestSweepsWithoutBackoff(ClaimPolicySuite):
-    claim = Sweeps()
+    claim = Sweeps(backoff=False)
     fails = (BACKOFF,)
 
 
 class TestKillsWhatWasCancelled(ClaimPolicySuite):
     claim = Sweeps(cancels=False)
-    fails = (BACKOFF, CANCELLED)
+    fails = (CANCELLED,)
 
 
 class TestGivesTheTokenBack(ClaimPolicySuite):
     claim = Sweeps(token=1)
-    fails = (LANES, PAUSED, LOCKED, BACK, USED_UP, ONCE, CANCELLED, STALE, KILLED, SWEEP_LIMIT, SWEEP_AFTER)
+    fails = (LANES, PAUSED, LIMIT, LOCKED, BACK, USED_UP, ONCE, CANCELLED, STALE, KILLED, SWEEP_LIMIT, SWEEP_AFTER)
 
 
 class Takes(Takeover):
@@ -231,7 +247,7 @@ class Steals(Takes):
 
 class TestSteals(ClaimPolicySuite):
     claim = Steals()
-    fails = (RUNNING, TWICE, COST)
+    fails = (TWICE, LANES, PAUSED, LOCKED, COST, RUNNING, BACK, STALE, KILLED)
 
 
 class TakesAtOnce(Takes):
