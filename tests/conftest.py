@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from runqueue import AsyncRunQueue, RunQueue
 
 pytest_plugins = ["runqueue.testing.fixtures"]
+collect_ignore = ["foreign_plugin"]  # somebody else's tests, which run where that is installed
 POLICIES = ["reaper", "takeover"]
 
 

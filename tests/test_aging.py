@@ -51,6 +51,15 @@ def test_runs_are_served_by_rank_over_all_priorities_and_kinds(queue, batch):
     assert [x.id for x in drain(queue, batch)] == [x.id for x in sorted(runs, key=rank)]
 
 
+@pytest.mark.parametrize("batch", [1, 7])
+def test_runs_that_became_due_together_are_served_by_age(queue, batch):
+    now = clock(queue) - timedelta(seconds=1000)
+    runs = queue.enqueue_many(
+        NewRun(kind=kind, tenant_id="t", priority=n % 3, available_at=now) for n in range(15) for kind in ("k", "other")
+    )
+    assert [x.id for x in drain(queue, batch)] == [x.id for x in sorted(runs, key=lambda run: (rank(run), run.id))]
+
+
 def test_a_low_priority_under_a_constant_flood_starts_when_it_was_predicted_to(queue):
     """One run of priority 9 becomes due each second, and one is served each second: of priority 0 there are some."""
     flood, low, now = 900, (0, 100, 300), clock(queue) - timedelta(seconds=1000)

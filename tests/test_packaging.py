@@ -6,15 +6,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import textwrap
 import tomllib
-import venv
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from support import wheels
 from support.tools import eventually
 
 ROOT = Path(__file__).parent.parent
@@ -92,25 +91,13 @@ def test_a_place_of_packages_would_be_seen(line):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    where = tmp_path_factory.mktemp("wheel")
-    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", where, ROOT)
-    [wheel] = where.glob("*.whl")
-    return wheel
+    return wheels.build(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
     """The programs of an environment with the wheel and what it depends on, and nothing of the source."""
-    home = tmp_path_factory.mktemp("clean") / "venv"
-    venv.create(home, with_pip=True)
-    pip(home / "bin" / "python", "install", "--constraint", ROOT / "constraints.txt", f"{wheel}[binary]")
-    return home / "bin"
-
-
-def pip(python, *arguments):
-    command = [python, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd="/", check=False)
-    assert done.returncode == 0, done.stderr
+    return wheels.environment(tmp_path_factory.mktemp("clean") / "venv", f"{wheel}[binary]")
 
 
 @pytest.mark.slow

@@ -78,11 +78,14 @@ def explain(
     values = compiled.construct_params(dict(parameters))
     raw = connection.connection.driver_connection
     given = ", ".join(Literal(values[name]).as_string(raw) for name in compiled.positiontup)
+    # as the driver does: a number has a type, and what is sent as text has that of its place
+    types = ["float8" if isinstance(values[name], float) else "unknown" for name in compiled.positiontup]
+    typed = f"({', '.join(types)})" if types else ""
     mode = "force_generic_plan" if generic else "force_custom_plan"
     savepoint = connection.begin_nested()
     try:
         _run(connection, f"set local plan_cache_mode = {mode}")
-        _run(connection, f"prepare explained as {compiled.string}")
+        _run(connection, f"prepare explained {typed} as {compiled.string}")
         found = _run(connection, f"explain (analyze, buffers, timing off, format json) execute explained({given})")
         return Plan(found.scalar_one()[0]["Plan"])
     finally:

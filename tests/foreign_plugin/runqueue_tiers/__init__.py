@@ -1,0 +1,1 @@
+"""Somebody else's plugins: they import public names of runqueue only."""
