@@ -25,6 +25,7 @@ from runqueue import Lease, LeaseLost, RunQueue, Settings
 WORKERS = ["w", "w", "v"]
 """Two of them have the same name, as two slots of one process."""
 
+ROUNDS = 4
 VERBS = ["complete", "fail", "final", "release", "settle", "write"]
 
 EXPIRE = text(
@@ -269,7 +270,11 @@ def test_every_life_goes_by_the_model(engine, policy):
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )
-    run_state_machine_as_test(Here, settings=bounds)
+    # lives are drawn at random: a round may happen to lose few leases, and then proves little
+    for _ in range(ROUNDS):
+        run_state_machine_as_test(Here, settings=bounds)
+        if seen["reclaimed"] > 10 and all(seen[verb] > 0 for verb in VERBS):
+            break
     assert seen["steps"] > 300, seen
     assert seen["reclaimed"] > 10, seen
     assert all(seen[verb] > 0 for verb in VERBS), seen
