@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Executable
 
 from runqueue.operations.context import Context
-from runqueue.operations.walk import Turn, Walk
+from runqueue.operations.walk import End, Place, Turn
 from runqueue.statements import turns as statements
 
 MOST = 500
@@ -25,11 +25,13 @@ STEPS = 1000
 def take_turns(connection: Connection, ctx: Context, lanes: Mapping[str, Any], batch: int) -> tuple[list[Turn], bool]:
     """The next turns, for at most `batch` runs; and whether they were looked up just now."""
     walk = ctx.walks.of((tuple(lanes["queues"]), tuple(lanes.get("kinds", ()))))
-    with walk.lock:
-        fresh = not walk.is_current(batch)
-        if fresh:
-            _look(connection, ctx, walk, lanes, min(max(AHEAD * batch, 16), MOST))
-        return walk.take(min(batch, MOST)), fresh
+    wanted = min(batch, MOST)
+    turns = walk.take(wanted)
+    if turns is not None:
+        return turns, False
+    # without a lock: coroutines of one loop look at the same time, and who waits for a lock keeps the loop from all
+    found, end = _look(connection, ctx, walk.place, lanes, min(max(AHEAD * batch, 16), MOST))
+    return walk.looked(found, end, wanted), True
 
 
 def forget_turns(ctx: Context, lanes: Mapping[str, Any]) -> None:
@@ -51,18 +53,20 @@ def as_parameters(connection: Connection, ctx: Context, turns: Sequence[Turn]) -
     return {"tenants": list(quotas), "quotas": list(quotas.values()), "caps": [caps[x] for x in quotas]}
 
 
-def _look(connection: Connection, ctx: Context, walk: Walk, lanes: Mapping[str, Any], batch: int) -> None:
+def _look(
+    connection: Connection, ctx: Context, place: Place, lanes: Mapping[str, Any], batch: int
+) -> tuple[list[Turn], End]:
     parameters = {
         **{x: lanes[x] for x in ("queues", "kinds", "deadlines", "on_lost") if x in lanes},
         "batch": batch,
         "steps": STEPS + AHEAD * batch,
-        "after": walk.after,
-        "revolution": walk.revolution,
-        "credit": walk.credit,
+        "after": place.after,
+        "revolution": place.revolution,
+        "credit": place.credit,
     }
     rows = connection.execute(_statement(ctx, "kinds" not in lanes), parameters).all()
     turns = [Turn(row.tenant_id, row.cap, row.revolution, row.quota) for row in rows if row.tenant_id is not None]
-    walk.looked(turns, rows[0].end_tenant, rows[0].end_revolution, complete=rows[0].complete)
+    return turns, End(Place(rows[0].end_tenant, rows[0].end_revolution), rows[0].complete)
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 CURRENT = 0.5
 """How long turns that were looked up may be used, in seconds: so long a tenant that is new may wait for its first."""
@@ -24,50 +24,72 @@ class Turn:
     quota: int
 
 
-@dataclass(slots=True)
-class Walk:
-    """One way around: the turns that were looked up, and where the next look begins.
-
-    `after` is the tenant of the last turn that was taken, `credit` what is left of that turn. Not safe to share between
-    threads but under its `lock`.
-    """
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a look begins: after a tenant's turn in a revolution, of which `credit` is left."""
 
     after: str
     revolution: int = 0
     credit: int = 0
-    fruitless: int = 0
-    """Looks in a row that found no turn because they did not get round: the next one goes on from there."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    _turns: deque[Turn] = field(default_factory=deque)
-    _until: float = 0.0
 
-    def is_current(self, batch: int) -> bool:
-        """Whether there are turns for so many runs that were looked up not long ago."""
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where a look ended, and whether it went all the way round."""
+
+    place: Place
+    complete: bool
+
+
+class Walk:
+    """One way around: the turns that were looked up, and where the next look begins.
+
+    Safe to share between threads, and between coroutines: no lock is held but for the length of a method.
+    """
+
+    def __init__(self, after: str) -> None:
+        self.place = Place(after)
+        self.fruitless = 0
+        """Looks in a row that found no turn because they did not get round: the next one goes on from there."""
+        self._lock = threading.Lock()
+        self._turns: deque[Turn] = deque()
+        self._until = 0.0
+
+    def take(self, batch: int) -> list[Turn] | None:
+        """The next turns, of `batch` runs; None where there are not so many that were looked up not long ago."""
+        with self._lock:
+            return self._take(batch) if self._is_current(batch) else None
+
+    def looked(self, turns: Sequence[Turn], end: End, batch: int) -> list[Turn]:
+        """Take over what a look found, and take the next turns; who looked meanwhile, and found enough, was first."""
+        with self._lock:
+            if not self._is_current(batch):
+                self._turns, self._until = deque(turns), time.monotonic() + CURRENT
+                if not turns:
+                    self.place = end.place
+                self.fruitless = 0 if turns or end.complete else self.fruitless + 1
+            return self._take(batch)
+
+    def forget(self) -> None:
+        """Look again before the next turn is taken."""
+        with self._lock:
+            self._until = 0.0
+
+    def _is_current(self, batch: int) -> bool:
         return time.monotonic() < self._until and sum(turn.quota for turn in self._turns) >= batch
 
-    def looked(self, turns: Sequence[Turn], end: str, revolution: int, *, complete: bool) -> None:
-        """Take over what a look found; where that is nothing, the next one begins where it ended."""
-        self._turns, self._until = deque(turns), time.monotonic() + CURRENT
-        if not turns:
-            self.after, self.revolution, self.credit = end, revolution, 0
-        self.fruitless = 0 if turns or complete else self.fruitless + 1
-
-    def take(self, batch: int) -> list[Turn]:
-        """The next turns, of at most `batch` runs."""
+    def _take(self, batch: int) -> list[Turn]:
         taken: list[Turn] = []
         while batch and self._turns:
             turn = self._turns.popleft()
             part = replace(turn, quota=min(turn.quota, batch))
-            self.after, self.revolution, self.credit = turn.tenant_id, turn.revolution, turn.quota - part.quota
-            if self.credit:
-                self._turns.appendleft(replace(turn, quota=self.credit))
+            left = turn.quota - part.quota
+            self.place = Place(turn.tenant_id, turn.revolution, left)
+            if left:
+                self._turns.appendleft(replace(turn, quota=left))
             taken.append(part)
             batch -= part.quota
         return taken
-
-    def forget(self) -> None:
-        """Look again before the next turn is taken."""
-        self._until = 0.0
 
 
 class Walks:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from runqueue import NewRun
+from runqueue import AsyncRunQueue, NewRun
 from runqueue.operations import walk
 
 
@@ -18,3 +20,13 @@ def test_what_a_look_cuts_off_a_turn_is_given_later(fair, batch, monkeypatch):
     served = [x.run.tenant_id for _ in range(140 // batch) for x in fair.claim("w", limit=batch)]
     for name, weight in weights.items():
         assert abs(served.count(name) - 20 * weight) <= weight, served
+
+
+async def test_claims_of_one_event_loop_do_not_wait_for_each_other(async_engine, policy, monkeypatch):
+    """Two look their turns up at the same time: neither may keep the loop from the other's answer."""
+    queue = AsyncRunQueue(async_engine, claim=policy, plugins=["fairness"])
+    await queue.enqueue_many(NewRun(kind="k", tenant_id=name) for name in "abcd" for _ in range(10))
+    async with asyncio.timeout(20):
+        found = await asyncio.gather(*(queue.claim("w", limit=2) for _ in range(10)))
+    claimed = [x.run.id for one in found for x in one]
+    assert len(claimed) == len(set(claimed)) > 0

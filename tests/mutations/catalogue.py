@@ -219,8 +219,8 @@ MUTATIONS = (
     Mutation(
         "a walk that begins where it began before",
         "runqueue/operations/walk.py",
-        "self.after, self.revolution, self.credit = turn.tenant_id, turn.revolution, turn.quota - part.quota\n",
-        "self.credit = turn.quota - part.quota\n",
+        "self.place = Place(turn.tenant_id, turn.revolution, left)\n",
+        "pass\n",
         SHARES,
     ),
     Mutation(
