@@ -353,7 +353,7 @@ class RunQueue:
     def set_tenant(self, tenant_id: str, *, weight: float | Keep | None = KEEP, cap: int | Keep | None = KEEP) -> None:
         """Set a tenant's share, its most runs in flight, or both. What is not given stays as it is.
 
-        It counts for claims within half a second: so long a process uses the turns that it has looked up.
+        A lower cap counts from the next claim on; the rest within half a second, for which turns are looked up ahead.
         `weight` is from 0.01 to 1000: with twice the weight it gets twice the runs. `cap` is 0 or more; runs in flight
         beyond a lower one go on. None stands for the default of the tenant policy. Raises InvalidRun.
         """

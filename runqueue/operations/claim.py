@@ -35,7 +35,7 @@ class Kind:
 @lru_cache(maxsize=64)
 def statement(ctx: Context, any_kind: bool) -> Executable:
     """The claim statement of a queue."""
-    return claim_statement(ctx.t, ctx.order, ctx.policy.arms(), any_kind=any_kind, in_turns=ctx.tenants is not None)
+    return claim_statement(ctx.t, ctx.order, ctx.policy.arms(), any_kind=any_kind, tenants=ctx.tenants)
 
 
 def claim(

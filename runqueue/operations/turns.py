@@ -42,15 +42,11 @@ def forget_turns(ctx: Context, lanes: Mapping[str, Any]) -> None:
 def as_parameters(connection: Connection, ctx: Context, turns: Sequence[Turn]) -> dict[str, Any]:
     """The turns as parameters of the claim, each tenant once; those of tenants with a cap locked to its end."""
     quotas: dict[str, int] = {}
-    caps: dict[str, int | None] = {}
     for turn in turns:
         quotas[turn.tenant_id] = quotas.get(turn.tenant_id, 0) + turn.quota
-        caps[turn.tenant_id] = turn.cap
-    capped = [name for name, cap in caps.items() if cap is not None]
-    if capped:
-        mine = set(connection.execute(_lock(ctx), {"tenants": capped}).scalars())
-        quotas = {name: x for name, x in quotas.items() if caps[name] is None or name in mine}
-    return {"tenants": list(quotas), "quotas": list(quotas.values()), "caps": [caps[x] for x in quotas]}
+    capped = list({turn.tenant_id for turn in turns if turn.cap is not None})
+    mine = set(connection.execute(_lock(ctx), {"tenants": capped}).scalars()) if capped else set[str]()
+    return {"tenants": list(quotas), "quotas": list(quotas.values()), "locked": [name in mine for name in quotas]}
 
 
 def _look(

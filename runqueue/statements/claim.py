@@ -31,7 +31,7 @@ from sqlalchemy import (
     update,
 )
 
-from runqueue.decisions import ClaimOrder
+from runqueue.decisions import ClaimOrder, TenantPolicy
 from runqueue.schema.tables import Tables
 from runqueue.statements.expiry import ending, expired_event, expired_status, lost_and_due, outcome_values
 from runqueue.statements.heads import Seat, heads, in_order, outer
@@ -69,16 +69,18 @@ Arm = Callable[[Scope], CTE]
 """Builds a CTE (id, expired, ends, deadline, on_lost) of locked candidates, at most `scope.limit`."""
 
 
-def claim(t: Tables, order: ClaimOrder, arms: Sequence[Arm], *, any_kind: bool, in_turns: bool = False) -> Executable:
+def claim(
+    t: Tables, order: ClaimOrder, arms: Sequence[Arm], *, any_kind: bool, tenants: TenantPolicy | None = None
+) -> Executable:
     """The claim statement of a policy with these arms, tried in this order.
 
     Parameters: queues, kinds, deadlines, on_lost (arrays), batch, lease, worker; with `any_kind` only queues, batch,
-    lease, worker; with an expired arm also retry_base and retry_cap; with `in_turns` also those of `given_turns`. An
-    expired run that must end is ended in passing.
+    lease, worker; with an expired arm also retry_base and retry_cap; under a tenant policy also those of `given_turns`.
+    An expired run that must end is ended in passing.
     """
     batch = bindparam("batch", type_=BigInteger)
     lanes = present_lanes(t, with_leased=len(arms) > 1) if any_kind else given_lanes(t)
-    turns = given_turns(t) if in_turns else None
+    turns = None if tenants is None else given_turns(t, tenants)
     found: list[CTE] = []
     for arm in arms:
         taken = sum((select(func.count()).where(~x.c.ends).scalar_subquery() for x in found), start=NONE)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Executable, Text, Uuid, bindparam, cast, func, null, or_, select, true
+from sqlalchemy import ColumnElement, Executable, Text, Uuid, bindparam, func, literal, or_, select, true
 from sqlalchemy.sql.selectable import LateralFromClause
 
 from runqueue.decisions import TenantPolicy
 from runqueue.schema.tables import Tables
-from runqueue.statements.parts import ANY_KIND, LEASED, NONE, PENDING, STATEMENT_TIME, in_seconds, run_columns
-from runqueue.statements.turns import over
+from runqueue.statements.parts import ANY_KIND, PENDING, STATEMENT_TIME, in_seconds, run_columns
+from runqueue.statements.turns import in_flight, rules_of
 
 MANY = 1000
 """How many runs ahead are counted."""
@@ -67,22 +67,9 @@ def standing(t: Tables, policy: TenantPolicy | None = None) -> Executable:
 def _capped(t: Tables, policy: TenantPolicy | None) -> LateralFromClause:
     """The cap of a run's tenant, null for none, and how much of it is used."""
     runs = t.runs
-    one = select(runs.c.tenant_id.label("name")).correlate(runs).subquery("one")
-    row = (
-        select(one.c.name.label("tenant_id"), *(c for c in t.tenants.c if c.name != "tenant_id"))
-        .select_from(one.outerjoin(t.tenants, t.tenants.c.tenant_id == one.c.name))
-        .correlate(runs)
-        .subquery("candidate")
-    )
-    expression = null() if policy is None or policy.cap is None else over(policy.cap, row)
-    cap = select(cast(expression, BigInteger).label("cap")).select_from(row).correlate(runs).lateral("most")
-    leased = runs.alias("leased")
-    flying = (
-        select(leased.c.id)
-        .where(leased.c.status == LEASED, leased.c.tenant_id == runs.c.tenant_id, cap.c.cap.is_not(None))
-        .limit(func.greatest(cap.c.cap, NONE))
-        .correlate(runs, cap)
-        .subquery("flying")
-    )
-    count = select(func.count()).select_from(flying).correlate(runs, cap).scalar_subquery()
-    return select(cap.c.cap, count.label("in_flight")).select_from(cap).correlate(runs).lateral("capped")
+    if policy is None:
+        policy = TenantPolicy(weight=literal(1.0))
+    rules = rules_of(t, policy, runs.c.tenant_id, runs)
+    flying = in_flight(t, runs.c.tenant_id, rules.c.cap, rules.c.cap.is_not(None), of=t.runs.alias("leased"))
+    capped = select(rules.c.cap, flying.c.count.label("in_flight")).select_from(rules.join(flying, true()))
+    return capped.correlate(runs).lateral("capped")

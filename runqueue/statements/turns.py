@@ -102,24 +102,32 @@ def lock_tenants(t: Tables) -> Executable:
     return select(tried.c.tenant_id).where(tried.c.locked)
 
 
-def given_turns(t: Tables) -> CTE:
-    """The parameters `tenants`, `quotas` and `caps` as rows (tenant_id, room), of those that still have room.
+def given_turns(t: Tables, policy: TenantPolicy) -> CTE:
+    """The parameters `tenants`, `quotas` and `locked` as rows (tenant_id, room), of those that still have room.
 
-    What is in flight is counted in this statement, whose snapshot is younger than the locks of `lock_tenants`.
+    Caps and what is in flight are read in this statement, whose snapshot is younger than the locks of `lock_tenants`.
+    Who has a cap, and was not locked because it had none when its turn was looked up, is left alone.
     """
     given = (
-        func.unnest(array("tenants", Text()), array("quotas", BigInteger()), array("caps", BigInteger()))
+        func.unnest(array("tenants", Text()), array("quotas", BigInteger()), array("locked", Boolean()))
         .table_valued(
-            column("tenant_id", Text), column("quota", BigInteger), column("cap", BigInteger),
+            column("tenant_id", Text), column("quota", BigInteger), column("locked", Boolean),
             with_ordinality="place", name="g",
         )
         .render_derived()
     )  # fmt: skip
-    flying = _in_flight(t, given.c.tenant_id, given.c.cap, given.c.cap.is_not(None))
+    rules = rules_of(t, policy, given.c.tenant_id, given)
+    flying = in_flight(t, given.c.tenant_id, rules.c.cap, rules.c.cap.is_not(None))
     room = choose(
-        (given.c.cap.is_(None), given.c.quota), otherwise=func.least(given.c.quota, given.c.cap - flying.c.count)
+        (rules.c.cap.is_(None), given.c.quota),
+        (~given.c.locked, NONE),
+        otherwise=func.least(given.c.quota, rules.c.cap - flying.c.count),
     ).label("room")
-    counted = select(given.c.tenant_id, room, given.c.place).select_from(given.join(flying, true())).subquery("counted")
+    counted = (
+        select(given.c.tenant_id, room, given.c.place)
+        .select_from(given.join(rules, true()).join(flying, true()))
+        .subquery("counted")
+    )
     return materialized(
         select(counted.c.tenant_id, counted.c.room).where(counted.c.room > NONE).order_by(counted.c.place), "turns"
     )
@@ -165,29 +173,9 @@ def _visit(
 ) -> Select[Any]:
     """What is to be known of one tenant. Each part is a LATERAL over the one before, so that nothing is said twice."""
     who = select(tenant.label("tenant_id")).correlate(select_from, waiting).lateral("who")
-    one = select(who.c.tenant_id.label("name")).correlate(who).subquery("one")
-    row = (
-        select(one.c.name.label("tenant_id"), *(c for c in t.tenants.c if c.name != "tenant_id"))
-        .select_from(one.outerjoin(t.tenants, t.tenants.c.tenant_id == one.c.name))
-        .correlate(who)
-        .lateral("candidate")
-    )
-
-    def of_row(expression: ColumnElement[Any]) -> ColumnElement[Any]:
-        return over(expression, row)
-
-    weight = cast(func.coalesce(of_row(policy.weight), literal_column("1.0")), Float(53))
-    cap = cast(null() if policy.cap is None else of_row(policy.cap), BigInteger)
-    usage = cast(literal_column("0.0") if policy.usage is None else of_row(policy.usage), Float(53))
-    cost = cast(null() if policy.cost is None else of_row(policy.cost), Float(53))
-    rules = (
-        select(weight.label("weight"), cap.label("cap"), usage.label("usage"), cost.label("cost"))
-        .correlate(row)
-        .offset(NONE)  # a fence: the planner would copy the policy's subqueries to every place that uses them
-        .lateral("rules")
-    )
+    rules = rules_of(t, policy, who.c.tenant_id, who)
     counted = rules.c.cap if policy.usage is None else func.coalesce(rules.c.cap, SEEN_IN_FLIGHT)
-    flying = _in_flight(t, who.c.tenant_id, counted, counted.is_not(None))
+    flying = in_flight(t, who.c.tenant_id, counted, counted.is_not(None))
     share = _share(rules.c.weight, revolution) if credit is None else credit
     due = and_(
         waiting.c.available_at <= STATEMENT_TIME,
@@ -222,10 +210,37 @@ def _visit(
     ).select_from(
         select_from.join(waiting, true())
         .join(who, true())
-        .join(row, true())
         .join(rules, true())
         .join(flying, true())
         .join(standing, true())
+    )
+
+
+def rules_of(t: Tables, policy: TenantPolicy, tenant: ColumnElement[str], outside: FromClause) -> LateralFromClause:
+    """What the policy says of a tenant, one row: weight, cap, usage and cost. `tenant` is a column of `outside`."""
+    one = select(tenant.label("name")).correlate(outside).subquery("one")
+    row = (
+        select(one.c.name.label("tenant_id"), *(c for c in t.tenants.c if c.name != "tenant_id"))
+        .select_from(one.outerjoin(t.tenants, t.tenants.c.tenant_id == one.c.name))
+        .correlate(outside)
+        .subquery("candidate")
+    )
+
+    def said(expression: ColumnElement[Any] | None, otherwise: ColumnElement[Any]) -> ColumnElement[Any]:
+        return otherwise if expression is None else over(expression, row)
+
+    weight = func.coalesce(over(policy.weight, row), literal_column("1.0"))
+    return (
+        select(
+            cast(weight, Float(53)).label("weight"),
+            cast(said(policy.cap, null()), BigInteger).label("cap"),
+            cast(said(policy.usage, literal_column("0.0")), Float(53)).label("usage"),
+            cast(said(policy.cost, null()), Float(53)).label("cost"),
+        )
+        .select_from(row)
+        .correlate(outside)
+        .offset(NONE)  # a fence: the planner would copy the policy's subqueries to every place that uses them
+        .lateral("rules")
     )
 
 
@@ -253,17 +268,23 @@ def _first(t: Tables, lanes: CTE, which: ColumnElement[bool], outside: FromClaus
     return select(first.c.tenant_id, first.c.available_at).select_from(one.outerjoin(first, true())).lateral("waiting")
 
 
-def _in_flight(
-    t: Tables, tenant: ColumnElement[str], most: ColumnElement[Any], counted: ColumnElement[bool]
+def in_flight(
+    t: Tables,
+    tenant: ColumnElement[str],
+    most: ColumnElement[Any],
+    counted: ColumnElement[bool],
+    *,
+    of: FromClause | None = None,
 ) -> LateralFromClause:
     """How many runs of a tenant are leased, counted up to `most`.
 
     Leased by `locked_by`, which heartbeats do not write, not by the status: by that the planner may read all leases.
     """
+    runs = t.runs if of is None else of
     outside = {*tenant._from_objects, *most._from_objects}
     leased = (
         select(literal(1))
-        .where(t.runs.c.locked_by.is_not(None), t.runs.c.tenant_id == tenant, counted)
+        .where(runs.c.locked_by.is_not(None), runs.c.tenant_id == tenant, counted)
         .limit(func.greatest(most, NONE))
         .correlate(*outside)
         .subquery("leased")

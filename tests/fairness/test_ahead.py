@@ -30,3 +30,15 @@ async def test_claims_of_one_event_loop_do_not_wait_for_each_other(async_engine,
         found = await asyncio.gather(*(queue.claim("w", limit=2) for _ in range(10)))
     claimed = [x.run.id for one in found for x in one]
     assert len(claimed) == len(set(claimed)) > 0
+
+
+def test_a_lower_cap_counts_at_once_though_turns_were_looked_up(fair, monkeypatch):
+    monkeypatch.setattr(walk, "CURRENT", 60.0)
+    fair.enqueue_many(NewRun(kind="k", tenant_id=name) for name in "ab" for _ in range(40))
+    held = [x.run.tenant_id for x in fair.claim("w", limit=4)]
+    assert held.count("a") == 2
+    fair.set_tenant("a", cap=3)
+    held += [x.run.tenant_id for _ in range(8) for x in fair.claim("w", limit=4)]
+    assert held.count("a") == 3
+    fair.set_tenant("a", cap=1)
+    assert {x.run.tenant_id for _ in range(2) for x in fair.claim("w", limit=2)} == {"b"}

@@ -198,8 +198,8 @@ MUTATIONS = (
     Mutation(
         "a cap counted without the lock",
         "runqueue/operations/turns.py",
-        "if caps[name] is None or name in mine",
-        "if mine is not None",
+        "[name in mine for name in quotas]",
+        "[True for name in quotas]",
         CAPS,
     ),
     Mutation(
@@ -212,8 +212,8 @@ MUTATIONS = (
     Mutation(
         "a cap that counts nothing",
         "runqueue/statements/turns.py",
-        "func.least(given.c.quota, given.c.cap - flying.c.count)",
-        "func.least(given.c.quota, given.c.cap)",
+        "func.least(given.c.quota, rules.c.cap - flying.c.count)",
+        "func.least(given.c.quota, rules.c.cap)",
         CAPS,
     ),
     Mutation(

@@ -85,8 +85,8 @@ def tenants(request, world):
 @pytest.mark.parametrize("capped", [False, True], ids=["no caps", "whale capped"])
 def test_a_claim_in_turns_costs_its_batch(measure, world, tenants, batch, capped):
     ctx = Core.build("runqueue", "reaper", ["fairness"], None).ctx
-    if capped:
-        world.execute(text("insert into runqueue.agent_run_tenants (tenant_id, cap) values ('whale', 0)"))
+    cap = text("insert into runqueue.agent_run_tenants (tenant_id, cap) values ('whale', :cap)")
+    world.execute(cap, {"cap": 0 if capped else 5})
     walk = {**LANES, "batch": batch, "steps": 1000, "after": "many-09990", "revolution": 0, "credit": 0}
     measure(
         turns(T, ctx.tenants, any_kind=False), walk,
@@ -94,8 +94,8 @@ def test_a_claim_in_turns_costs_its_batch(measure, world, tenants, batch, capped
     )  # fmt: skip
     names = [f"many-{n:05}" for n in range(batch - 1)] + ["whale"]
     served = batch - 1 if capped else batch
-    given = {"tenants": names[:served], "quotas": [1] * served, "caps": [None] * (served - 1) + [None if capped else 5]}
+    given = {"tenants": names[:served], "quotas": [1] * served, "locked": [False] * (served - 1) + [True]}
     measure(
-        claim(T, ctx.order, ctx.policy.arms(), any_kind=False, in_turns=True), {**CLAIM, "batch": batch, **given},
+        claim(T, ctx.order, ctx.policy.arms(), any_kind=False, tenants=ctx.tenants), {**CLAIM, "batch": batch, **given},
         indexes={TENANT, FLYING, PKEY}, rows=12 * batch, buffers=100 + 45 * batch, returned=served,
     )  # fmt: skip
