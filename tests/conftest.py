@@ -149,16 +149,20 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-def queue(engine: Engine, policy: str, settings: Settings) -> RunQueue:
+def queue(engine: Engine, policy: str, settings: Settings) -> Iterator[RunQueue]:
     """A queue under each policy."""
     from runqueue import RunQueue
 
-    return RunQueue(engine, claim=policy, settings=settings)
+    queue = RunQueue(engine, claim=policy, settings=settings)
+    yield queue
+    queue.close()
 
 
 @pytest.fixture
-def aqueue(async_engine: AsyncEngine, policy: str, settings: Settings) -> AsyncRunQueue:
+async def aqueue(async_engine: AsyncEngine, policy: str, settings: Settings) -> AsyncIterator[AsyncRunQueue]:
     """An async queue under each policy."""
     from runqueue import AsyncRunQueue
 
-    return AsyncRunQueue(async_engine, claim=policy, settings=settings)
+    queue = AsyncRunQueue(async_engine, claim=policy, settings=settings)
+    yield queue
+    await queue.close()

@@ -247,11 +247,17 @@ def test_a_false_claim_fails_the_demo(monkeypatch: pytest.MonkeyPatch, capsys: p
     from runqueue.demo.verdict import Claim
 
     told = [Claim("one", True, "1"), Claim("two", False, "3")]
-    monkeypatch.setattr(demo, "perform", lambda *_: told)
+
+    def perform(_: object, log: Path, *__: object) -> list[Claim]:
+        log.write_text("a worker says why")
+        return told
+
+    monkeypatch.setattr(demo, "perform", perform)
     assert demo.main(plain=True) == 1
-    out = capsys.readouterr().out
-    assert "FALSE  two" in out
-    assert "1 of 2 claims" in out
+    said = capsys.readouterr()
+    assert "FALSE  two" in said.out
+    assert "1 of 2 claims" in said.out
+    assert "a worker says why" in said.err
 
 
 # ------------------------------------------------------------------------------------------ what may be missing, fail

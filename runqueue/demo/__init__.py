@@ -45,16 +45,23 @@ def main(plain: bool = False) -> int:
             if received:
                 print("runqueue demo: interrupted; its workers and its database are gone", file=sys.stderr)
                 return 128 + received[0]
-            with suppress(FileNotFoundError):
-                sys.stderr.write(log.read_text(errors="replace")[-4000:])
+            show_end_of(log)
             if not isinstance(error, RunqueueError):
                 raise
             print(f"runqueue demo failed: {error}", file=sys.stderr)
             return 1
+        true = sum(claim.true for claim in claims)
+        if true < len(claims):
+            show_end_of(log)
     print(*claims, sep="\n")
-    true = sum(claim.true for claim in claims)
     print(f"{true} of {len(claims)} claims are true in the database, after {time.monotonic() - started:.0f} s")
     return 0 if true == len(claims) else 1
+
+
+def show_end_of(log: Path) -> None:
+    """What the workers said last, for whoever wants to know why the demo went wrong."""
+    with suppress(FileNotFoundError):
+        sys.stderr.write(log.read_text(errors="replace")[-8000:])
 
 
 def perform(view: View, log: Path, interrupted: threading.Event, deadline: float) -> list[Claim]:

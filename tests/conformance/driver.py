@@ -72,16 +72,23 @@ class Fleet:
         self.settings = settings
         self._runner = runner
         self._async_engine = async_engine
+        self._queues: list[Any] = []
 
     def __call__(self, policy: str, **options: Any) -> Any:
         """A queue with this claim policy."""
         options = {"settings": self.settings, **options}
+        queue: Any
         if self._async_engine is None:
-            return RunQueue(self.engine, claim=policy, **options)
-        return Blocking(AsyncRunQueue(self._async_engine, claim=policy, **options), self._runner)
+            queue = RunQueue(self.engine, claim=policy, **options)
+        else:
+            queue = Blocking(AsyncRunQueue(self._async_engine, claim=policy, **options), self._runner)
+        self._queues.append(queue)
+        return queue
 
     def close(self) -> None:
         """Everything must have been given back."""
+        for queue in self._queues:
+            queue.close()
         if self._async_engine is not None:
             held = self._async_engine.pool.checkedout()  # type: ignore[attr-defined]
             assert held == 0, f"{held} connections were not given back to the pool"

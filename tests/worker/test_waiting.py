@@ -54,6 +54,8 @@ def waits(url: str, settings: Settings, request: pytest.FixtureRequest) -> Itera
 
         yield Async() if request.param == "async" else Sync()
         eventually(lambda: not _watching(), 5, what="the end of the watching thread")
+        runner.run(queue.close())  # the task that looks may have a connection while nobody runs its loop
+        sync.close()
         runner.run(async_engine.dispose())
         engine.dispose()
 
