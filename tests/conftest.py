@@ -38,14 +38,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _is_left_to_the_whole_suite(item: pytest.Item) -> bool:
-    """What the fast suite has in another form: half of the pairs of policy and face, the plugins under one policy."""
+    """What the fast suite has in another form: both policies in conformance and the state machine, else the reaper."""
     folder, given = item.path.parent.name, getattr(getattr(item, "callspec", None), "params", {})
     policy, face = given.get("policy"), given.get("face")
     if folder == "conformance":
         return (policy, face) in {("takeover", "sync"), ("reaper", "async")}
-    if folder == "fairness" or item.path.name in {"test_aging.py", "test_hooks.py"}:
-        return policy == "takeover"
-    return folder in {"graphs", "testing"}
+    if folder in {"graphs", "testing"}:
+        return True
+    return policy == "takeover" and item.path.name != "test_state_machine.py"
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -75,7 +75,7 @@ WORLDS = {
 
 
 FAST = {
-    "test_plans": ("drained, fresh", "drained, missing", "crowded, stale"),
+    "test_plans": ("drained, fresh", "drained, missing"),
     "test_plugin_plans": ("drained, stale",),
 }
 """The worlds in which plans are looked at in the fast suite too."""
