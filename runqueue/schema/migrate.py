@@ -12,7 +12,7 @@ from sqlalchemy import Column, Connection, Engine, Index, MetaData, String, Tabl
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateSchema, DropTable
 
-from runqueue.errors import RunqueueError
+from runqueue.errors import InvalidRun, RunqueueError
 from runqueue.schema import branches as plugins
 from runqueue.schema import indexes as of_plugins
 from runqueue.schema import revisions
@@ -158,14 +158,17 @@ def missing(
 
 
 def sql(*, schema: str = "runqueue", migrations: Sequence[str] = (), since: str | None = None) -> str:
-    """The DDL of all revisions, or of those after `since`, for people who run it themselves, with `psql -f`."""
+    """The DDL of all revisions, or of those after `since`, for people who run it themselves, with `psql -f`.
+
+    Raises InvalidRun for a `since` that is no revision of the library. Revisions of plugins are printed whole.
+    """
     schema = schema_name(schema)
     if since is None:
         parts = [f'CREATE SCHEMA IF NOT EXISTS "{schema}";\n\n', *revisions.printed(schema, "head")]
     elif since in (names := [x.revision for x in revisions.line()]):
         parts = revisions.printed(schema, f"{since}:head")
     else:
-        raise RunqueueError(f"there is no revision {since!r}: there are {', '.join(names)}")
+        raise InvalidRun("since", f"must be one of the revisions {', '.join(names)}, not {since!r}")
     for branch in revisions.read_branches(migrations):
         before, after = (
             [f"{x.compile(dialect=_DIALECT, compile_kwargs=_LITERAL)};\n\n".lstrip() for x in statements]

@@ -73,9 +73,12 @@ class _Statements(io.StringIO):
 def line(branch: Branch | None = None) -> list[Script]:
     """The revisions of the library, or those of a plugin, in the order in which they run."""
     scripts = ScriptDirectory.from_config(config("runqueue", None, branch))
-    if branch is None:
-        return list(reversed(list(scripts.walk_revisions())))
-    return list(reversed(list(scripts.iterate_revisions(branch.head, "base"))))
+    script = scripts.get_revision(scripts.get_heads()[0] if branch is None else branch.head)
+    found = [script]
+    while (below := util.to_tuple(script.down_revision, ())) != ():
+        script = scripts.get_revision(below[0])
+        found.append(script)
+    return found[::-1]
 
 
 def applies(script: Script) -> Applies:
