@@ -130,7 +130,7 @@ def test_rebuilding_an_index_makes_no_writer_wait(engine, blank_url):
         with pytest.raises(Exception, match="lock timeout"):
             connection.execute(text(f"create index concurrently {indexes[0].name} on runqueue.agent_runs (id)"))
     statements = []
-    event.listen(engine, "before_cursor_execute", lambda c, cur, sql, *rest: statements.append(sql))
+    event.listen(engine, "before_cursor_execute", lambda c, cur, sql, *rest: statements.append(sql.strip()))
     migrate.upgrade(engine, indexes=indexes)
     drops = [x for x in statements if x.startswith(("DROP", "CREATE"))]
     assert [x.split(" IF EXISTS")[0].split(" agent")[0] for x in drops] == [

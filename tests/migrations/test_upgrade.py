@@ -157,6 +157,8 @@ def test_a_difference_between_migrations_and_tables_is_seen(engine):
             "alter table runqueue.agent_runs alter column kind drop not null",
             "alter table runqueue.agent_runs alter column priority set default 1",
             "alter table runqueue.agent_runs reset (fillfactor)",
+            "alter table runqueue.agent_runs alter column input_json set storage external",
+            "alter table runqueue.agent_runs set (toast.autovacuum_enabled = off)",
             "comment on table runqueue.agent_runs is null",
             "drop index runqueue.agent_runs_claim_idx",
             "create sequence runqueue.another",
