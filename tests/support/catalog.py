@@ -6,7 +6,8 @@ from sqlalchemy import Connection, text
 
 QUERIES = [
     """select 'column', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull::text,
-              concat_ws(' ', pg_get_expr(d.adbin, d.adrelid), a.attstorage, a.attcompression, a.attidentity, a.attgenerated)
+              concat_ws(' ', pg_get_expr(d.adbin, d.adrelid), a.attstorage, a.attcompression, a.attidentity,
+                        a.attgenerated)
        from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
        left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
        where c.relnamespace = to_regnamespace(:schema) and c.relkind in ('r', 'p')""",
