@@ -37,6 +37,12 @@ create table {0}.agent_runs_history_p20261201 partition of {0}.agent_runs_histor
 """
 
 
+def places(*, slow):
+    """All of them as a parameter; `slow`: the last one with the slow tests only."""
+    marks = {"the shop's schema": [pytest.mark.slow]} if slow else {}
+    return [pytest.param(x, id=name, marks=marks.get(name, [])) for name, x in PLACES.items()]
+
+
 @pytest.fixture
 def engine(blank_url):
     return create_engine(blank_url, poolclass=NullPool)
@@ -57,7 +63,7 @@ def shop(blank_url, engine):
 
 def install(engine, config, section, place):
     """Both histories to their ends, as the section says, and partitions as they are made while workers run."""
-    if section.startswith(OWN) and "lineage" not in section:
+    if "lineage" not in section:
         migrate.upgrade(engine, schema=place["runqueue"])
     command.upgrade(config, "heads")
     migrate.upgrade(engine, schema=place["runqueue"])  # no-op, in either lineage
@@ -78,8 +84,8 @@ def proposed(config):
 
 
 @pytest.mark.parametrize("section", [OWN, LINEAGE])
-@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-@pytest.mark.parametrize("schemas", ["all", "one"])
+@pytest.mark.parametrize("place", places(slow=True))
+@pytest.mark.parametrize("schemas", ["all", pytest.param("one", marks=pytest.mark.slow)])
 def test_the_shops_alembic_proposes_nothing_about_us_and_all_about_itself(engine, shop, section, place, schemas):
     config = shop(section, schemas=schemas, **place)
     install(engine, config, section, place)
@@ -92,7 +98,7 @@ def test_the_shops_alembic_proposes_nothing_about_us_and_all_about_itself(engine
         command.check(config)
 
 
-@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("place", places(slow=False))
 def test_without_the_filter_there_is_something_to_filter(engine, shop, place):
     config = shop(schemas="all", careless="yes", **place)
     install(engine, config, OWN, place)
@@ -100,7 +106,7 @@ def test_without_the_filter_there_is_something_to_filter(engine, shop, place):
 
 
 @pytest.mark.parametrize("section", [OWN, LINEAGE])
-@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("place", places(slow=True))
 def test_a_downgrade_of_the_shop_leaves_us_alone(engine, shop, section, place):
     config = shop(section, **place)
     install(engine, config, section, place)

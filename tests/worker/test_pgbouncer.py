@@ -74,6 +74,7 @@ def pooled(url):
         shutil.rmtree(home)
 
 
+@pytest.mark.slow
 def test_two_worker_processes_finish_each_run_once_with_fewer_sessions_than_clients(url, pooled, tmp_path):
     (tmp_path / "app.py").write_text(textwrap.dedent(APP))
     with autocommit(url) as connection:
