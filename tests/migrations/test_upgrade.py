@@ -39,7 +39,8 @@ from runqueue.schema.tables import tables
 def upgrade():
     sys.stdin.readline()
     try:
-        print(migrate.upgrade(create_engine(sys.argv[1]), indexes=tuple(Takeover().indexes(tables("runqueue")))))
+        done = migrate.upgrade(create_engine(sys.argv[1]), indexes=tuple(Takeover().indexes(tables("runqueue"))))
+        os.write(1, f"{done}\\n".encode())  # at once, or the lines of several processes would mix
     except BaseException:
         traceback.print_exc()
         return 1
