@@ -31,9 +31,7 @@ UPGRADE = """
 import os, sys, traceback
 from sqlalchemy import create_engine
 from runqueue.policies import Takeover
-from runqueue.schema import migrate, revisions
-from runqueue.schema.indexes import index_state
-from runqueue.schema.patience import take_turn
+from runqueue.schema import migrate
 from runqueue.schema.tables import tables
 
 def upgrade():
