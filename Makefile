@@ -5,12 +5,13 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check clean
+.PHONY: help demo test test-all test-matrix check clean
 
 help:
 	@echo "make demo      a fleet on a PostgreSQL of its own: a crash, a takeover, a resume"
 	@echo "make test      the tests, without the slow ones"
 	@echo "make test-all  all tests"
+	@echo "make test-matrix  the tests on PostgreSQL 14 to 18; MATRIX='14 18' and TESTS=tests/plans for less"
 	@echo "make check     format, lint, import rules, types"
 	@echo "make clean     remove all that make and the tools made"
 
@@ -22,6 +23,11 @@ test: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 -q --slow
+
+MATRIX ?= 14 15 16 17 18
+TESTS ?= tests
+test-matrix: $(INSTALLED)
+	PYTHONPATH=tests $(BIN)/python -m support.matrix $(MATRIX) -- -n 2 -q $(TESTS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -14,7 +14,7 @@ from support.tools import autocommit
 
 from runqueue import RunQueue, hookimpl
 from runqueue.cli.config import load
-from runqueue.schema import migrate
+from runqueue.schema.indexes import index_state
 
 DEFAULTS = ["priority", "backoff", "checkpoints", "redaction"]
 
@@ -344,7 +344,7 @@ def test_migrate_makes_the_indexes_of_the_named_plugins(blank_url, call, monkeyp
     assert call("migrate", "--plugin", "fairness").code == 0
     assert call("migrate", "--check", "--plugin", "fairness").code == 0
     with autocommit(blank_url) as connection:
-        assert migrate.index_state(connection, "runqueue", "agent_runs_tenant_idx") is True
+        assert index_state(connection, "runqueue", "agent_runs_tenant_idx") is True
 
 
 APP = """

@@ -9,6 +9,7 @@ revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
 branch_labels = ${repr(branch_labels)}
 depends_on = ${repr(depends_on)}
+applies = "before"  # or "after": once no worker of the old code is left
 
 
 def upgrade() -> None:

@@ -25,7 +25,10 @@ from sqlalchemy.dialects.postgresql import JSONB
 from runqueue.errors import InvalidRun
 
 SCHEMA_VERSION = 2
-"""What this release needs; `migrate` records it as the comment of `agent_runs`."""
+"""What this release's migrations make; `migrate` records it as the comment of `agent_runs`."""
+
+NEEDED_VERSION = SCHEMA_VERSION
+"""The oldest that this release's code works with: lower where the newest revisions go after the new code."""
 
 COMMENT = "runqueue schema "
 

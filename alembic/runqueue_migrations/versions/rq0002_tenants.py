@@ -12,6 +12,7 @@ revision = "rq0002"
 down_revision = "rq0001"
 branch_labels = None
 depends_on = None
+applies = "before"
 
 NOW = sa.text("clock_timestamp()")
 
