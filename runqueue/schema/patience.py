@@ -113,8 +113,8 @@ def index_patience(engine: Engine, connection: Connection, schema: str, wait: fl
         raise RunqueueError(f"{_refused(error, schema, wait)}{blockers(engine, error.statement)}") from error
     finally:
         if not connection.invalidated:
-            for name in ("statement_timeout", "lock_timeout"):
-                connection.exec_driver_sql(f"RESET {name}")
+            for statement in ("reset statement_timeout", "reset lock_timeout"):
+                connection.exec_driver_sql(statement)
 
 
 def blockers(engine: Engine, statement: str | None) -> str:

@@ -186,6 +186,7 @@ def test_an_upgrade_inside_a_migration_names_the_other_way(engine, shop, section
     assert migrate.upgrade(engine) == SCHEMA_VERSION
 
 
+@pytest.mark.slow
 def test_the_real_commands_do_it_all(engine, tmp_path, blank_url):
     """`runqueue migrate` and `alembic`, as processes."""
     shutil.copytree(APP, tmp_path / "host_app", ignore=shutil.ignore_patterns("__pycache__"))
