@@ -43,6 +43,7 @@ def test_run_seconds_are_shared_though_one_tenants_runs_are_ten_times_as_long(ma
     assert abs(had["slow"] - had["quick"]) <= 400, had
 
 
+@pytest.mark.slow
 def test_weights_count_in_seconds_too(make, engine):
     queue = make("fairness", **SECONDS)
     queue.set_tenant("heavy", weight=3)
@@ -62,6 +63,7 @@ def test_runs_in_flight_count_before_they_are_charged(make):
     assert Counter(x.run.tenant_id for _ in range(4) for x in queue.claim("w", limit=5)) == {"a": 10, "b": 10}
 
 
+@pytest.mark.slow
 def test_what_runs_report_as_spent_is_shared(make, engine):
     queue = make("fairness", **SPENT)
     enqueue(queue, dear=60, cheap=400)
